@@ -1,0 +1,193 @@
+"""The agent: a torso, heads for what the rule asks for, and a one-step model of actions.
+
+An `Agent` module holds an architecture and a first set of weights. Learning passes parameters through explicitly:
+`agent.unroll(params, ...)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from disco_torch.agents.action_model import ActionModel
+from disco_torch.layers import MLP, init_params
+from disco_torch.types import (
+    AgentOutput,
+    Observations,
+    OutputSpec,
+    Params,
+    tree_leaves,
+    tree_map,
+)
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """Sizes of the network; the defaults are the reference's for Disco103.
+
+    Attributes:
+      dense: layers of the torso.
+      lstm_size: of the action model, used where the rule asks for outputs per action.
+      head_mlp_hiddens: hidden layers of each head per action.
+      head_w_init_std: initial scale of the heads on the torso.
+    """
+
+    dense: Sequence[int] = (512, 512)
+    lstm_size: int = 128
+    head_mlp_hiddens: Sequence[int] = (128,)
+    head_w_init_std: float | None = 1e-2
+
+    def __post_init__(self) -> None:
+        if not self.dense:
+            raise ValueError("`dense` must name at least one layer, got none.")
+        for name in ("dense", "head_mlp_hiddens"):
+            if any(size < 1 for size in getattr(self, name)):
+                raise ValueError(f"`{name}` must hold sizes of at least 1, got {list(getattr(self, name))}.")
+        if self.lstm_size < 1:
+            raise ValueError(f"`lstm_size` must be at least 1, got {self.lstm_size}.")
+
+
+def flatten_observations(observations: Observations, leading: int, dtype: torch.dtype) -> Tensor:
+    """All leaves side by side, flat behind their `leading` dimensions; images in bytes become 0 .. 1."""
+    flat = []
+    for leaf in tree_leaves(observations):
+        x = leaf.to(dtype) / 255.0 if leaf.dtype == torch.uint8 else leaf.to(dtype)
+        flat.append(x.reshape(*leaf.shape[:leading], -1))
+    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
+
+
+class MLPTorso(MLP):
+    """Flattens and concatenates the observations, then an MLP."""
+
+    def __init__(self, example: Observations, dense: Sequence[int]) -> None:
+        super().__init__(flatten_observations(example, 0, torch.float32).numel(), dense)
+
+    def forward(self, observations: Observations, leading: int = 2) -> Tensor:
+        return super().forward(flatten_observations(observations, leading, next(self.parameters()).dtype))
+
+
+def sample_actions(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    """Draws from the softmax of the logits, [..., A] -> [...], by the Gumbel-max trick."""
+    uniform = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=logits.dtype)
+    # Open at 0, so that both logarithms are finite.
+    noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(logits.dtype).tiny)))
+    return torch.argmax(logits + noise, dim=-1)
+
+
+class Agent(nn.Module):
+    """Feed-forward agent for any tree of observations and `num_actions` discrete actions.
+
+    Args:
+      example: one observation without leading dimensions (its content does not matter).
+      num_actions: how many there are.
+      outputs: what the rule asks for, `rule.outputs(num_actions)`.
+      config: sizes.
+    """
+
+    def __init__(
+        self, example: Observations, num_actions: int, outputs: OutputSpec, config: AgentConfig | None = None
+    ) -> None:
+        super().__init__()
+        if num_actions < 1:
+            raise ValueError(f"`num_actions` must be at least 1, got {num_actions}.")
+        self.config = config = config or AgentConfig()
+        self.num_actions = num_actions
+        self.outputs = outputs
+        self.observation_shapes = [tuple(leaf.shape) for leaf in tree_leaves(example)]
+        self.torso = MLPTorso(example, config.dense)
+        width = self.torso.out_features
+        # Heads in the order of their sorted names, as the reference creates them.
+        self.heads = nn.ModuleDict(
+            {name: MLP(width, (outputs.flat[name],), stddev=config.head_w_init_std) for name in sorted(outputs.flat)}
+        )
+        self.action_model = (
+            ActionModel(width, num_actions, outputs.per_action, config.lstm_size, config.head_mlp_hiddens)
+            if outputs.per_action
+            else None
+        )
+
+    def init(self, generator: torch.Generator | None = None) -> Params:
+        """Fresh parameters; the module's own stay as they are."""
+        return init_params(self, generator)
+
+    def initial_state(self, batch_size: int) -> Any:
+        """The memory before the first observation; this agent has none."""
+        return None
+
+    def embed(self, observations: Observations, should_reset: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """What the heads read, [T, B, F], and the memory after the last row."""
+        self._check(observations)
+        return self.torso(observations), state
+
+    def forward(
+        self,
+        observations: Observations,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+        *,
+        policy_only: bool = False,
+    ) -> tuple[AgentOutput, Any]:
+        """Outputs for rows of observations.
+
+        Args:
+          observations: tree of [T, B, ...].
+          should_reset: [T, B], rows that begin an episode; for agents with memory.
+          state: the memory before the first row.
+          policy_only: compute `logits` and nothing else, which is all that acting needs.
+
+        Returns:
+          Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.
+        """
+        torso, state = self.embed(observations, should_reset, state)
+        if policy_only:
+            return {"logits": self.heads["logits"](torso)}, state
+        out = {name: head(torso) for name, head in self.heads.items()}
+        if self.action_model is not None:
+            out |= self.action_model(torso)
+        return out, state
+
+    def unroll(
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[AgentOutput, Any]:
+        """`forward` with the given parameters instead of the module's."""
+        return functional_call(self, params, (observations, should_reset, state))
+
+    def act(
+        self,
+        params: Params,
+        observations: Observations,
+        generator: torch.Generator | None = None,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """Samples actions from the softmax policy.
+
+        Args:
+          params: of this agent.
+          observations: tree of [B, ...].
+          generator: the source of randomness, on the observations' device.
+          should_reset: [B], which observations begin an episode.
+          state: the memory.
+
+        Returns:
+          Actions [B], the logits they came from [B, A], and the memory.
+        """
+        rows = tree_map(lambda x: x.unsqueeze(0), observations)  # [1, B, ...]
+        resets = None if should_reset is None else should_reset.unsqueeze(0)
+        with torch.no_grad():
+            out, state = functional_call(self, params, (rows, resets, state), {"policy_only": True})
+            logits = out["logits"][0]
+            return sample_actions(logits, generator), logits, state
+
+    def _check(self, observations: Observations) -> None:
+        leaves = tree_leaves(observations)
+        if [tuple(leaf.shape[2:]) for leaf in leaves] != self.observation_shapes:
+            raise ValueError(
+                f"`observations` must be [T, B, ...] with leaves of shape {[list(s) for s in self.observation_shapes]}, "
+                f"got {[list(leaf.shape) for leaf in leaves]}; time and batch come first."
+            )

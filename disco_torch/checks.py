@@ -1,0 +1,123 @@
+"""Checks at public boundaries, each raising a `ValueError` that says what to do.
+
+Shapes are checked always, they cost nothing. Values (non-finite numbers, actions out of range) need a look at the data,
+which on a GPU would stall the stream; they are looked at inside `checking()` or after `set_checking(True)`. The range of
+actions, cheap on the CPU, is always looked at there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
+
+_checking = False
+
+
+def set_checking(enabled: bool) -> None:
+    """Turns the checks of values on or off for the whole process."""
+    global _checking
+    _checking = enabled
+
+
+@contextmanager
+def checking(enabled: bool = True) -> Iterator[None]:
+    """Turns the checks of values on (or off) inside a `with` block."""
+    before = _checking
+    set_checking(enabled)
+    try:
+        yield
+    finally:
+        set_checking(before)
+
+
+def values_are_checked() -> bool:
+    return _checking
+
+
+def check_tensor(name: str, value: object) -> Tensor:
+    if not isinstance(value, Tensor):
+        raise ValueError(f"`{name}` must be a torch.Tensor, got {type(value).__name__}; convert it with torch.as_tensor.")
+    return value
+
+
+def check_rank(name: str, value: object, rank: int, layout: str) -> None:
+    """Raises unless `value` is a tensor of `rank` dimensions, laid out as `layout`, e.g. "[T, B]"."""
+    tensor = check_tensor(name, value)
+    if tensor.ndim != rank:
+        raise ValueError(
+            f"`{name}` must be {layout}, of {rank} dimensions, got shape {list(tensor.shape)}; "
+            "time comes first, then the batch."
+        )
+
+
+def check_shape(name: str, value: object, shape: Sequence[int | None], hint: str = "") -> None:
+    """Raises unless `value` has `shape`; `None` stands for any size."""
+    tensor = check_tensor(name, value)
+    matches = tensor.ndim == len(shape) and all(
+        want is None or want == got for want, got in zip(shape, tensor.shape, strict=True)
+    )
+    if not matches:
+        wanted = "[" + ", ".join("any" if size is None else str(size) for size in shape) + "]"
+        raise ValueError(f"`{name}` must be {wanted}, got {list(tensor.shape)}" + (f"; {hint}." if hint else "."))
+
+
+def check_prefix(name: str, value: object, prefix: Sequence[int], hint: str = "") -> None:
+    """Raises unless the leading dimensions of `value` are `prefix`."""
+    tensor = check_tensor(name, value)
+    if tuple(tensor.shape[: len(prefix)]) != tuple(prefix):
+        wanted = ", ".join(map(str, prefix))
+        raise ValueError(f"`{name}` must be [{wanted}, ...], got {list(tensor.shape)}" + (f"; {hint}." if hint else "."))
+
+
+def check_floating(name: str, value: Tensor) -> None:
+    if not value.is_floating_point():
+        raise ValueError(f"`{name}` must be floating point, got {value.dtype}; convert it with `.float()`.")
+
+
+def check_integer(name: str, value: Tensor) -> None:
+    if value.is_floating_point() or value.is_complex() or value.dtype == torch.bool:
+        raise ValueError(f"`{name}` must be integers, got {value.dtype}; convert it with `.long()`.")
+
+
+def check_not_empty(name: str, value: Tensor) -> None:
+    if value.numel() == 0:
+        raise ValueError(f"`{name}` is empty, shape {list(value.shape)}; at least one step and one batch entry is needed.")
+
+
+def check_actions(name: str, actions: Tensor, num_actions: int) -> None:
+    """Raises unless these are integers in 0 .. num_actions - 1; the range of GPU tensors only when values are checked."""
+    check_integer(name, actions)
+    on_cpu = actions.device.type == "cpu" and not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(actions)
+    if (_checking or on_cpu) and ((actions < 0) | (actions >= num_actions)).any():
+        where = ((actions < 0) | (actions >= num_actions)).nonzero()[0].tolist()
+        raise ValueError(
+            f"`{name}` must lie in 0 .. {num_actions - 1}, got {int(actions[tuple(where)])} at {where}; "
+            "the number of actions is the last size of the logits."
+        )
+
+
+def check_finite(name: str, value: Tensor) -> None:
+    """When values are checked, raises at the first NaN or infinity and says where it is."""
+    if not _checking or not value.is_floating_point():
+        return
+    bad = ~torch.isfinite(value)
+    if bad.any():
+        where = bad.nonzero()[0].tolist()
+        raise ValueError(
+            f"`{name}` must be finite, got {float(value[tuple(where)])} at {where} "
+            f"({int(bad.sum())} of {value.numel()} values); look at the environment or the network that made it."
+        )
+
+
+def check_positive(name: str, value: float, hint: str = "") -> None:
+    if not value > 0:
+        raise ValueError(f"`{name}` must be greater than 0, got {value}" + (f"; {hint}." if hint else "."))
+
+
+def check_between(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise ValueError(f"`{name}` must lie in [{low}, {high}], got {value}.")

@@ -1,0 +1,105 @@
+"""From rows to steps: the ONLY place that aligns rewards, ends and first rows.
+
+A rollout has rows, each with the observation, the action taken on it, and the reward and discount that ARRIVED with it. A
+rule sees steps: step t leaves row t, its reward and its end are in row t+1.
+
+    row       0          1          2          3
+    obs       s0         s1         s'0        s'1        the episode ended with step 1; row 2 already shows the next one
+    reward    .          r0         r1         r'0
+    discount  1          1          0          1
+    step      0: s0->s1  1: s1->end  2: s'0->s'1          is_terminal = 0 1 0;  loss mask = 1 1 0
+
+The mask leaves out the steps whose own row closed an episode, as the reference does: the first step of each episode but
+the rollout's own first.
+
+A time limit is not an end: the row it leads to holds the episode's LAST observation and is marked in `truncations`. Its
+own step leads nowhere and is masked; the step before it bootstraps from it, as the last step of a rollout does, and
+nothing flows across.
+
+    row       0          1          2          3
+    obs       s0         s1         s2 (last)  s'1        cut by the limit; s'0 is left out
+    trunc.    0          0          1          0
+    step      0: s0->s1  1: s1->s2  2: none               is_truncated = 0 1 0;  loss mask = 1 1 0
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from disco_torch.checks import (
+    check_actions,
+    check_finite,
+    check_floating,
+    check_not_empty,
+    check_prefix,
+    check_rank,
+    check_shape,
+)
+from disco_torch.types import (
+    AgentOutput,
+    Rollout,
+    UpdateRuleInputs,
+    ValueOuts,
+    tree_leaves,
+)
+
+
+def rule_inputs(rollout: Rollout, agent_out: AgentOutput, value_out: ValueOuts | None = None) -> UpdateRuleInputs:
+    """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
+    return UpdateRuleInputs(
+        observations=rollout.observations,
+        actions=rollout.actions,
+        rewards=rollout.rewards[1:],
+        is_terminal=rollout.discounts[1:] == 0,
+        agent_out=agent_out,
+        behaviour_agent_out={"logits": rollout.behaviour_logits},
+        value_out=value_out,
+        is_truncated=None if rollout.truncations is None else rollout.truncations[1:],
+        resets=memory_resets(rollout),
+    )
+
+
+def memory_resets(rollout: Rollout) -> Tensor:
+    """[T+1, B]: rows whose observation begins an episode, before which a memory starts anew."""
+    resets = rollout.discounts == 0
+    if rollout.truncations is not None:
+        after_cut = torch.cat([torch.zeros_like(rollout.truncations[:1]), rollout.truncations[:-1]])
+        resets = resets | after_cut
+    return resets
+
+
+def loss_mask(rollout: Rollout) -> Tensor:
+    """[T, B]: 1 for the steps that the loss is averaged over, in the dtype of the rewards."""
+    counts = rollout.discounts[:-1] > 0
+    if rollout.truncations is not None:
+        counts = counts & ~rollout.truncations[:-1]
+    return counts.to(rollout.rewards.dtype)
+
+
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """sum(x mask) / (sum(mask) + 1e-8), over [T, B]."""
+    return torch.sum(x * mask) / (torch.sum(mask) + 1e-8)
+
+
+def check_rollout(rollout: Rollout) -> None:
+    """Raises where the rows of a rollout do not fit together."""
+    check_rank("rewards", rollout.rewards, 2, "[T+1, B]")
+    check_floating("rewards", rollout.rewards)
+    check_not_empty("rewards", rollout.rewards)
+    if rollout.rewards.shape[0] < 2:
+        raise ValueError("`rewards` must have at least 2 rows, one step between them, got 1; collect longer rollouts.")
+    rows = tuple(rollout.rewards.shape)
+    hint = "every part of a rollout has the same rows"
+    check_shape("discounts", rollout.discounts, rows, hint)
+    check_shape("actions", rollout.actions, rows, hint)
+    check_shape("behaviour_logits", rollout.behaviour_logits, (*rows, None), hint)
+    check_actions("actions", rollout.actions, rollout.behaviour_logits.shape[2])
+    if rollout.truncations is not None:
+        check_shape("truncations", rollout.truncations, rows, hint)
+    for i, leaf in enumerate(tree_leaves(rollout.observations)):
+        check_prefix(f"observations[{i}]", leaf, rows, hint)
+        check_finite(f"observations[{i}]", leaf)
+    check_finite("rewards", rollout.rewards)
+    check_finite("discounts", rollout.discounts)
+    check_finite("behaviour_logits", rollout.behaviour_logits)

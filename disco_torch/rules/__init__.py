@@ -1,0 +1,53 @@
+"""Rules: how agents learn. The discovered one, two classic ones, and the protocol for a fourth."""
+
+from disco_torch.rules.actor_critic import (
+    ActorCritic,
+    ActorCriticConfig,
+    ActorCriticHyperParams,
+    ActorCriticState,
+)
+from disco_torch.rules.base import UpdateRule, resolve_hyper_params
+from disco_torch.rules.disco import (
+    DiscoConfig,
+    DiscoHyperParams,
+    DiscoState,
+    DiscoUpdateRule,
+)
+from disco_torch.rules.inputs import (
+    MetaNetInputOption,
+    TransformConfig,
+    disco_input_option,
+)
+from disco_torch.rules.losses import categorical_kl, entropy, policy_gradient_loss
+from disco_torch.rules.meta_net import (
+    MetaNet,
+    MetaNetConfig,
+    MetaRNNConfig,
+    MetaRNNState,
+)
+from disco_torch.rules.policy_gradient import PolicyGradient, PolicyGradientHyperParams
+
+__all__ = [
+    "ActorCritic",
+    "ActorCriticConfig",
+    "ActorCriticHyperParams",
+    "ActorCriticState",
+    "DiscoConfig",
+    "DiscoHyperParams",
+    "DiscoState",
+    "DiscoUpdateRule",
+    "MetaNet",
+    "MetaNetConfig",
+    "MetaNetInputOption",
+    "MetaRNNConfig",
+    "MetaRNNState",
+    "PolicyGradient",
+    "PolicyGradientHyperParams",
+    "TransformConfig",
+    "UpdateRule",
+    "categorical_kl",
+    "disco_input_option",
+    "entropy",
+    "policy_gradient_loss",
+    "resolve_hyper_params",
+]

@@ -1,0 +1,163 @@
+"""What a rule is: five methods and a home for its hyper-parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from disco_torch.checks import (
+    check_actions,
+    check_finite,
+    check_floating,
+    check_not_empty,
+    check_prefix,
+    check_rank,
+    check_shape,
+)
+from disco_torch.types import (
+    AgentOutput,
+    Logs,
+    MeanAcrossProcesses,
+    OutputSpec,
+    Params,
+    Targets,
+    UnrollFn,
+    UpdateRuleInputs,
+)
+
+H = TypeVar("H")
+
+
+def resolve_hyper_params(kind: type[H], given: Mapping[str, float] | H | None) -> H:
+    """The typed hyper-parameters of a rule: as given, or the defaults with the entries of a dict laid over them."""
+    if isinstance(given, kind):
+        return given
+    if given is None:
+        return kind()
+    if not isinstance(given, Mapping):
+        raise ValueError(f"`hyper_params` must be a {kind.__name__} or a dict, got {type(given).__name__}.")
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"`hyper_params` has no {unknown[0]!r}; {kind.__name__} knows {known}.")
+    return kind(**given)
+
+
+class UpdateRule(nn.Module):
+    """How an agent learns from a rollout. Modules hold the rule's own parameters; states are passed in and returned.
+
+    One update calls `unroll_meta_net` for the targets, then the two losses, whose sum the agent minimises.
+    """
+
+    hyper_params_type: ClassVar[type]
+
+    @abstractmethod
+    def outputs(self, num_actions: int) -> OutputSpec:
+        """What the agent must compute."""
+
+    @abstractmethod
+    def init_meta_state(self, agent_params: Params) -> Any:
+        """The state of the rule at the beginning of an agent's life."""
+
+    @abstractmethod
+    def unroll_meta_net(
+        self,
+        rollout: UpdateRuleInputs,
+        agent_params: Params,
+        meta_state: Any,
+        unroll_fn: UnrollFn,
+        hyper_params: Any = None,
+        *,
+        rule_params: Params | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[Targets, Any]:
+        """Targets for a rollout, and the next state.
+
+        Args:
+          rollout: `T` steps with the agent's outputs.
+          agent_params: the agent's parameters, for rules that keep a slow copy of them.
+          meta_state: the rule's state.
+          unroll_fn: runs the agent with other parameters, `(params, observations, should_reset) -> outputs`.
+          hyper_params: the rule's dataclass, a dict, or None for the defaults.
+          rule_params: parameters to use instead of the module's, to differentiate with respect to them.
+          mean_across_processes: averages statistics where the batch is split over processes.
+        """
+
+    @abstractmethod
+    def agent_loss(
+        self, rollout: UpdateRuleInputs, meta_out: Targets, hyper_params: Any = None, backprop: bool = False
+    ) -> tuple[Tensor, Logs]:
+        """The loss of each step, [T, B], that meta-gradients may flow through (with `backprop`), and logs."""
+
+    def agent_loss_no_meta(
+        self, rollout: UpdateRuleInputs, meta_out: Targets, hyper_params: Any = None
+    ) -> tuple[Tensor, Logs]:
+        """A further loss of each step, [T, B], whose targets get no meta-gradient, and logs."""
+        return torch.zeros_like(rollout.rewards), {}
+
+    def forward(
+        self,
+        rollout: UpdateRuleInputs,
+        agent_params: Params,
+        meta_state: Any,
+        unroll_fn: UnrollFn,
+        hyper_params: Any = None,
+        *,
+        backprop: bool = False,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Any, Logs]:
+        """Targets and both losses in one: (loss of each step [T, B], next state, logs).
+
+        Only for meta-gradients or for values: with one graph under the targets and the loss, gradients with respect to the
+        agent would leak through the targets when `backprop` is on.
+        """
+        meta_out, meta_state = self.unroll_meta_net(rollout, agent_params, meta_state, unroll_fn, hyper_params, **kwargs)
+        loss, logs = self.agent_loss(rollout, meta_out, hyper_params, backprop)
+        loss_no_meta, logs_no_meta = self.agent_loss_no_meta(rollout, meta_out, hyper_params)
+        return loss + loss_no_meta, meta_state, logs | logs_no_meta
+
+
+def unrolled(result: Any) -> AgentOutput:
+    """The outputs that an `unroll_fn` returned, alone or in front of a state."""
+    return result[0] if isinstance(result, tuple) else result
+
+
+def check_rule_inputs(inputs: UpdateRuleInputs) -> None:
+    """Raises where the parts of a rollout do not fit together."""
+    check_rank("rewards", inputs.rewards, 2, "[T, B]")
+    check_floating("rewards", inputs.rewards)
+    check_not_empty("rewards", inputs.rewards)
+    T, B = inputs.rewards.shape
+    check_shape("is_terminal", inputs.is_terminal, (T, B), "it must match `rewards`")
+    check_shape("actions", inputs.actions, (T + 1, B), "it needs one row more than `rewards`")
+    hint = "outputs need one row more than `rewards`, to bootstrap from"
+    for name, out in inputs.agent_out.items():
+        check_prefix(f"agent_out['{name}']", out, (T + 1, B), hint)
+        check_finite(f"agent_out['{name}']", out)
+    if "logits" not in inputs.agent_out:
+        raise ValueError(f"`agent_out` must hold 'logits', got {sorted(inputs.agent_out)}.")
+    logits = inputs.agent_out["logits"]
+    check_rank("agent_out['logits']", logits, 3, "[T+1, B, A]")
+    check_actions("actions", inputs.actions, logits.shape[2])
+    check_finite("rewards", inputs.rewards)
+    if inputs.behaviour_agent_out is not None and "logits" in inputs.behaviour_agent_out:
+        behaviour = inputs.behaviour_agent_out["logits"]
+        check_shape("behaviour_agent_out['logits']", behaviour, logits.shape, "it must match `agent_out['logits']`")
+        check_finite("behaviour_agent_out['logits']", behaviour)
+
+
+def check_outputs(agent_out: AgentOutput, spec: OutputSpec) -> None:
+    """Raises where the agent's outputs are not those that the rule asks for."""
+    rows = agent_out["logits"].shape[:2]
+    num_actions = spec.flat["logits"]
+    wanted = {name: (*rows, size) for name, size in spec.flat.items()}
+    wanted |= {name: (*rows, num_actions, size) for name, size in spec.per_action.items()}
+    for name, shape in wanted.items():
+        if name not in agent_out:
+            raise ValueError(f"`agent_out` must hold {sorted(wanted)}, got {sorted(agent_out)}; {name!r} is missing.")
+        check_shape(f"agent_out['{name}']", agent_out[name], shape, "see `rule.outputs(num_actions)` for the sizes")

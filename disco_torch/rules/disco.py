@@ -1,0 +1,289 @@
+"""The discovered rule: targets from a meta-network, losses that pull the agent towards them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from disco_torch.checks import check_between, check_shape
+from disco_torch.rules.base import (
+    UpdateRule,
+    check_outputs,
+    check_rule_inputs,
+    resolve_hyper_params,
+    unrolled,
+)
+from disco_torch.rules.losses import categorical_kl, entropy
+from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
+from disco_torch.types import (
+    AgentOutput,
+    EmaState,
+    Logs,
+    MeanAcrossProcesses,
+    OutputSpec,
+    Params,
+    Targets,
+    UnrollFn,
+    UpdateRuleInputs,
+    ValueOuts,
+    tree_dataclass,
+)
+from disco_torch.values import (
+    MovingAverage,
+    ValueEncoding,
+    estimate_q_values,
+    importance_weights,
+    normalize_estimates,
+    scalar_values,
+    select_action,
+)
+
+
+@dataclass(frozen=True)
+class DiscoHyperParams:
+    """Weights of the losses and constants of the targets; the defaults are the reference's."""
+
+    pi_cost: float = 1.0
+    y_cost: float = 1.0
+    z_cost: float = 1.0
+    value_cost: float = 0.2
+    aux_policy_cost: float = 1.0
+    target_params_coeff: float = 0.9
+    value_fn_td_lambda: float = 0.95
+    discount_factor: float = 0.997
+    """Kept beside the others as in the reference; the rule discounts with its own `value_discount`, part of what it is."""
+
+    def __post_init__(self) -> None:
+        check_between("target_params_coeff", self.target_params_coeff, 0.0, 1.0)
+        check_between("value_fn_td_lambda", self.value_fn_td_lambda, 0.0, 1.0)
+        check_between("discount_factor", self.discount_factor, 0.0, 1.0)
+
+
+@dataclass(frozen=True)
+class DiscoConfig:
+    """What a discovered rule is besides its weights; the defaults are Disco103's."""
+
+    net: MetaNetConfig = field(default_factory=MetaNetConfig)
+    value_discount: float = 0.997
+    num_bins: int = 601
+    max_abs_value: float = 300.0
+    moving_average_decay: float = 0.99
+    moving_average_eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        check_between("value_discount", self.value_discount, 0.0, 1.0)
+
+
+@tree_dataclass
+class DiscoState:
+    """What a discovered rule remembers of one agent's life."""
+
+    rnn_state: MetaRNNState
+    adv_ema_state: EmaState
+    td_ema_state: EmaState
+    target_params: Params
+
+
+class DiscoUpdateRule(UpdateRule):
+    """Oh et al., "Discovering state-of-the-art reinforcement learning algorithms", Nature 648 (2025).
+
+    The agent has a policy, two free-form predictions y(s) and z(s, a), an action value q and a prediction of the next
+    step's policy. The meta-network reads all of them along a rollout and returns targets for the first three; the fourth
+    learns from Retrace, the fifth from the policy itself.
+    """
+
+    hyper_params_type: ClassVar[type] = DiscoHyperParams
+
+    def __init__(self, config: DiscoConfig | None = None) -> None:
+        super().__init__()
+        self.config = config = config or DiscoConfig()
+        self.encoding = ValueEncoding(config.num_bins, config.max_abs_value, nonlinear=True)
+        self.average = MovingAverage(config.moving_average_decay, config.moving_average_eps)
+        self.meta_net = MetaNet(config.net, config.num_bins)
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        size = self.config.net.prediction_size
+        return OutputSpec(
+            flat={"logits": num_actions, "y": size},
+            per_action={"z": size, "aux_pi": num_actions, "q": self.config.num_bins},
+        )
+
+    def init_meta_state(self, agent_params: Params) -> DiscoState:
+        """A new life: empty averages, and target parameters equal to the agent's."""
+        like = self.meta_net.state_gate.weight
+        return DiscoState(
+            rnn_state=self.meta_net.initial_meta_rnn_state(),
+            adv_ema_state=self.average.init_state(like.device, like.dtype),
+            td_ema_state=self.average.init_state(like.device, like.dtype),
+            target_params={name: param.detach().clone() for name, param in agent_params.items()},
+        )
+
+    def estimate(
+        self,
+        rollout: UpdateRuleInputs,
+        target_out: AgentOutput,
+        meta_state: DiscoState,
+        td_lambda: float,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[ValueOuts, EmaState, EmaState]:
+        """Retrace estimates from the online and the target network's action values, under the online policy."""
+        logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
+        values, q_values = scalar_values(self.encoding, logits, None, rollout.agent_out["q"])
+        target_values, target_q_values = scalar_values(self.encoding, logits, None, target_out["q"])
+        assert q_values is not None
+        outs = estimate_q_values(
+            values,
+            q_values,
+            actions,
+            rollout.rewards,
+            self.config.value_discount * rollout.continues(),
+            importance_weights(logits[:-1], rollout.behaviour_logits()[:-1], actions),
+            rollout.lambdas(td_lambda),
+            target_values=target_values,
+            target_q_values=target_q_values,
+        )
+        states = (meta_state.adv_ema_state, meta_state.td_ema_state)
+        return normalize_estimates(outs, *states, self.average, mean_across_processes)
+
+    def unroll_meta_net(
+        self,
+        rollout: UpdateRuleInputs,
+        agent_params: Params,
+        meta_state: DiscoState,
+        unroll_fn: UnrollFn,
+        hyper_params: Mapping[str, float] | DiscoHyperParams | None = None,
+        *,
+        rule_params: Params | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[Targets, DiscoState]:
+        """Targets `pi`, `y`, `z` and the value estimates; see `UpdateRule.unroll_meta_net`.
+
+        The target parameters take in `agent_params`, which are those from before the coming update.
+        """
+        check_rule_inputs(rollout)
+        hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        target_out = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
+        values, adv_state, td_state = self.estimate(
+            rollout, target_out, meta_state, hyper.value_fn_td_lambda, mean_across_processes
+        )
+        extra = {
+            "v_scalar": values.value,
+            "adv": values.adv,
+            "normalized_adv": values.normalized_adv,
+            "q": values.target_q_value,
+            "qv_adv": values.qv_adv,
+            "normalized_qv_adv": values.normalized_qv_adv,
+            "target_out": target_out,
+        }
+        inputs = dataclasses.replace(rollout, extra_from_rule=extra)
+        net_params: Params = {} if rule_params is None else net_part(rule_params)
+        args = (inputs, meta_state.rnn_state, mean_across_processes)
+        targets, rnn_state = functional_call(self.meta_net, net_params, args)
+        targets |= {
+            "q_target": values.q_target,
+            "adv": values.adv,
+            "normalized_adv": values.normalized_adv,
+            "qv_adv": values.qv_adv,
+            "normalized_qv_adv": values.normalized_qv_adv,
+            "q_value": values.q_value,
+            "q_td": values.q_td,
+            "normalized_q_td": values.normalized_q_td,
+            "target_out": target_out,
+        }
+        keep = hyper.target_params_coeff
+        target_params = {
+            name: keep * old + (1.0 - keep) * agent_params[name] for name, old in meta_state.target_params.items()
+        }
+        return targets, DiscoState(rnn_state, adv_state, td_state, target_params)
+
+    def agent_loss(
+        self,
+        rollout: UpdateRuleInputs,
+        meta_out: Targets,
+        hyper_params: Mapping[str, float] | DiscoHyperParams | None = None,
+        backprop: bool = False,
+    ) -> tuple[Tensor, Logs]:
+        """KL from the targets to the agent's policy and predictions, and from the next policy to its prediction.
+
+            L_t = c_pi KL(pi^ || pi) + c_y KL(y^ || y) + c_z KL(z^ || z(a)) + c_aux KL(pi_{t+1} || p(a)) [not terminal]
+
+        Args:
+          rollout: with the outputs of the agent that is to learn.
+          meta_out: from `unroll_meta_net`.
+          hyper_params: costs.
+          backprop: let meta-gradients flow to the targets; otherwise they are constants.
+
+        Returns:
+          [T, B] and logs. Gradients flow to the agent's outputs (`logits` of rows 1 to T, as a target, excepted).
+        """
+        check_rule_inputs(rollout)
+        hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
+        actions = rollout.actions[:-1]
+        logits, y = rollout.agent_out["logits"][:-1], rollout.agent_out["y"][:-1]
+        z = select_action(rollout.agent_out["z"][:-1], actions)  # [T, B, Y]
+        aux_pi = select_action(rollout.agent_out["aux_pi"][:-1], actions)  # [T, B, A]
+        pi_hat, y_hat, z_hat = (meta_out[name] for name in ("pi", "y", "z"))
+        if not backprop:
+            # detached: outside of meta-training nothing learns through the targets.
+            pi_hat, y_hat, z_hat = pi_hat.detach(), y_hat.detach(), z_hat.detach()
+        pi_loss = categorical_kl(pi_hat, logits)
+        y_loss = categorical_kl(y_hat, y)
+        z_loss = categorical_kl(z_hat, z)
+        # detached: the next policy is what is to be predicted, not moved.
+        next_logits = rollout.agent_out["logits"][1:].detach()
+        aux_loss = categorical_kl(next_logits, aux_pi) * rollout.continues()
+        loss = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
+        with torch.no_grad():
+            logs = {
+                "logits": logits.mean(),
+                "y": y.mean(),
+                "z": rollout.agent_out["z"][:-1].mean(),
+                "entropy": entropy(logits).mean(),
+                "y_entropy": entropy(y).mean(),
+                "z_entropy": entropy(z).mean(),
+                "pi_loss": pi_loss.mean(),
+                "y_loss": y_loss.mean(),
+                "z_loss": z_loss.mean(),
+                "aux_kl_loss": aux_loss.mean(),
+                "pi_hat": pi_hat.mean(),
+                "y_hat": y_hat.mean(),
+                "z_hat": z_hat.mean(),
+                "pi_hat_entropy": entropy(pi_hat).mean(),
+                "aux_policy_entropy": entropy(aux_pi).mean(),
+                "aux_target_entropy": entropy(next_logits).mean(),
+            }
+        return loss, logs
+
+    def agent_loss_no_meta(
+        self,
+        rollout: UpdateRuleInputs,
+        meta_out: Targets,
+        hyper_params: Mapping[str, float] | DiscoHyperParams | None = None,
+    ) -> tuple[Tensor, Logs]:
+        """The action value's loss towards its Retrace target, [T, B]. Gradients flow to `q` of the taken actions."""
+        hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
+        q_taken = select_action(rollout.agent_out["q"][:-1], rollout.actions[:-1])  # [T, B, V]
+        check_shape("meta_out['q_td']", meta_out["q_td"], q_taken.shape[:2])
+        # detached: the agent's value must not learn to please the meta-loss.
+        q_loss = self.encoding.loss_from_td(q_taken, meta_out["q_td"].detach())
+        with torch.no_grad():
+            logs = {
+                "q_target": meta_out["q_target"].mean(),
+                "agent_q_mean": meta_out["q_value"].mean(),
+                "q_loss": q_loss.mean(),
+                "td": meta_out["q_td"].mean(),
+                "normalized_td": meta_out["normalized_q_td"].mean(),
+            }
+        return hyper.value_cost * q_loss, logs
+
+
+def net_part(rule_params: Params) -> Params:
+    """The meta-network's parameters among a rule's, without the prefix that `rule.named_parameters()` puts before them."""
+    return {name.removeprefix("meta_net."): param for name, param in rule_params.items()}

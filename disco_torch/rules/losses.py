@@ -1,0 +1,41 @@
+"""The losses that rules are made of, per step."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from disco_torch.checks import check_rank, check_shape
+from disco_torch.values import log_prob
+
+
+def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
+    """KL(p || q) of two categorical distributions, [..., N] twice -> [...]. Gradients flow to both."""
+    check_shape("q_logits", q_logits, p_logits.shape, "it must match `p_logits`")
+    log_p = torch.log_softmax(p_logits, dim=-1)
+    return torch.sum(torch.exp(log_p) * (log_p - torch.log_softmax(q_logits, dim=-1)), dim=-1)
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """-sum p log p, [..., N] -> [...]."""
+    log_p = torch.log_softmax(logits, dim=-1)
+    return -torch.sum(torch.exp(log_p) * log_p, dim=-1)
+
+
+def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, *, backprop: bool = False) -> Tensor:
+    """-log pi(a_t) A_t, whose gradient is the policy gradient's estimate.
+
+    Args:
+      logits: [T, B, A].
+      actions, advantages: [T, B].
+      backprop: let gradients flow to the advantages too.
+
+    Returns:
+      [T, B]. Gradients flow to `logits`, and to `advantages` only with `backprop`.
+    """
+    check_rank("logits", logits, 3, "[T, B, A]")
+    check_shape("actions", actions, logits.shape[:2], "one action for each row of `logits`")
+    check_shape("advantages", advantages, logits.shape[:2], "one advantage for each row of `logits`")
+    if not backprop:
+        advantages = advantages.detach()  # an estimate of what the action was worth, a constant of this loss
+    return -log_prob(logits, actions) * advantages

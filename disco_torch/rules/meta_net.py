@@ -1,0 +1,309 @@
+"""The meta-network: from a rollout to targets for the agent's policy and predictions.
+
+An encoder that does not care for the order of actions, an LSTM that reads each trajectory backwards (so that targets can
+bootstrap), a gate from a second LSTM that lives as long as the agent does, and linear heads. Oh et al., "Discovering
+state-of-the-art reinforcement learning algorithms", Nature 648 (2025).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from disco_torch.layers import LSTM, MLP, Linear, LSTMState
+from disco_torch.rules.base import check_rule_inputs
+from disco_torch.rules.inputs import (
+    InputContext,
+    MetaNetInputOption,
+    NormalizerState,
+    NormalizerStates,
+    TransformConfig,
+    check_inputs,
+    disco_input_option,
+    normalizer_keys,
+    read_inputs,
+)
+from disco_torch.types import (
+    MeanAcrossProcesses,
+    Targets,
+    UpdateRuleInputs,
+    ValueOuts,
+    tree_dataclass,
+)
+from disco_torch.values import select_action
+
+
+@dataclass(frozen=True)
+class MetaRNNConfig:
+    """Sizes of the LSTM that lives as long as the agent."""
+
+    policy_channels: Sequence[int] = (16, 2)
+    embedding_size: Sequence[int] = (16,)
+    pred_embedding_size: Sequence[int] = (16, 1)
+    hidden_size: int = 128
+
+
+@dataclass(frozen=True)
+class MetaNetConfig:
+    """Sizes and initial scales of a meta-network; the defaults are Disco103's."""
+
+    prediction_size: int = 600
+    hidden_size: int = 256
+    embedding_size: Sequence[int] = (16, 1)
+    policy_target_channels: Sequence[int] = (16,)
+    policy_channels: Sequence[int] = (16, 2)
+    output_stddev: float | None = 0.3
+    aux_stddev: float | None = 0.3
+    policy_target_stddev: float | None = 0.3
+    state_stddev: float | None = 1.0
+    meta_rnn: MetaRNNConfig = field(default_factory=MetaRNNConfig)
+    input_option: MetaNetInputOption = field(default_factory=disco_input_option)
+
+    def __post_init__(self) -> None:
+        for name in ("prediction_size", "hidden_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("embedding_size", "policy_channels", "policy_target_channels"):
+            if not getattr(self, name):
+                raise ValueError(f"`{name}` must name at least one layer, got {getattr(self, name)}.")
+        check_inputs([*self.input_option.base, *self.input_option.action_conditional])
+        if not self.input_option.action_conditional:
+            raise ValueError(
+                "`input_option.action_conditional` must hold at least one input: the policy target is made of them."
+            )
+
+
+class ActionBlock(nn.Module):
+    """A layer over actions that commutes with their order: each sees itself and the mean of all.
+
+        out_a = relu(W [s; x_a; s; mean_a x] + b)
+
+    The state's part `s`, the same for all actions, is multiplied once for all of them.
+    """
+
+    def __init__(self, channels: int, out_channels: int, state_size: int = 0) -> None:
+        super().__init__()
+        self.state_size = state_size
+        self.linear = Linear(2 * (state_size + channels), out_channels)
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
+        """[T, B, A, C], and [T, B, S] if there is a state -> [T, B, A, out]."""
+        own, mean = self.linear.weight.chunk(2, dim=1)  # [out, S + C] each
+        shared = nn.functional.linear(x.mean(dim=2), mean[:, self.state_size :], self.linear.bias)
+        if state is not None:
+            shared = shared + nn.functional.linear(state, own[:, : self.state_size] + mean[:, : self.state_size])
+        return torch.relu(nn.functional.linear(x, own[:, self.state_size :]) + shared.unsqueeze(2))
+
+
+class ActionNet(nn.ModuleList):
+    """A stack of `ActionBlock`s; the first may read a state."""
+
+    def __init__(self, channels: int, sizes: Sequence[int], state_size: int = 0) -> None:
+        blocks = []
+        for i, size in enumerate(sizes):
+            blocks.append(ActionBlock(channels, size, state_size if i == 0 else 0))
+            channels = size
+        super().__init__(blocks)
+        self.out_channels = channels
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
+        for i, block in enumerate(self):
+            x = block(x, state if i == 0 else None)
+        return x
+
+
+class InputEncoder(nn.Module):
+    """Reads the listed inputs and lays them side by side: features of each step and an embedding of each action."""
+
+    def __init__(
+        self,
+        option: MetaNetInputOption,
+        prediction_size: int,
+        num_bins: int,
+        embedding_size: Sequence[int],
+        policy_channels: Sequence[int],
+    ) -> None:
+        super().__init__()
+        self.option = option
+        self.y_net = MLP(prediction_size, embedding_size)
+        self.z_net = MLP(prediction_size, embedding_size)
+        features, channels = self._count_features(prediction_size, num_bins)
+        self.policy_net = ActionNet(channels, policy_channels)
+        self.out_features = features + 2 * self.policy_net.out_channels
+
+    def initial_normalizers(self) -> NormalizerStates:
+        zero = next(self.parameters()).new_zeros(())
+        keys = normalizer_keys([*self.option.base, *self.option.action_conditional])
+        return {key: NormalizerState(zero, zero, zero) for key in keys}
+
+    def read(
+        self, inputs: UpdateRuleInputs, normalizers: NormalizerStates, mean: MeanAcrossProcesses | None
+    ) -> tuple[Tensor, Tensor, NormalizerStates]:
+        """The features, [T, B, F], and the action channels, [T, B, A, C], before any embedding of actions."""
+        T, B = inputs.is_terminal.shape
+        logits = inputs.agent_out["logits"]
+        actions = inputs.actions[:-1]
+        context = InputContext(
+            actions=actions,
+            # detached: the policy weighs the inputs, it is not to be changed through them.
+            policy=torch.softmax(logits, dim=-1).detach(),
+            y_net=self.y_net,
+            z_net=self.z_net,
+            normalizers=normalizers,
+            mean_across_processes=mean,
+        )
+        cache: dict[str, Tensor] = {}
+
+        def read(configs: Sequence[TransformConfig], *prefix: int) -> list[Tensor]:
+            return [x.reshape(*prefix, -1) for x in read_inputs(configs, inputs, context, cache)]
+
+        base = read(self.option.base, T, B)
+        per_action = read(self.option.action_conditional, T, B, logits.shape[2])
+        taken = torch.arange(logits.shape[2], device=actions.device) == actions.unsqueeze(-1)  # [T, B, A]
+        per_action.append(taken.to(logits.dtype).unsqueeze(-1))
+        return torch.cat(base, dim=-1), torch.cat(per_action, dim=-1), context.new_normalizers
+
+    def forward(
+        self, inputs: UpdateRuleInputs, normalizers: NormalizerStates, mean: MeanAcrossProcesses | None = None
+    ) -> tuple[Tensor, Tensor, NormalizerStates]:
+        """Features with the mean and the taken action's embedding, [T, B, out_features], and all embeddings, [T, B, A, C]."""
+        features, channels, normalizers = self.read(inputs, normalizers, mean)
+        embeddings = self.policy_net(channels)
+        taken = select_action(embeddings, inputs.actions[:-1])
+        return torch.cat([features, embeddings.mean(dim=2), taken], dim=-1), embeddings, normalizers
+
+    def _count_features(self, prediction_size: int, num_bins: int) -> tuple[int, int]:
+        """How many features the inputs have, found by reading zeros; it must not depend on the number of actions."""
+        counts = []
+        for num_actions in (2, 3):
+            with torch.no_grad():
+                zeros = zero_inputs(num_actions, prediction_size, num_bins)
+                features, channels, _ = self.read(zeros, self.initial_normalizers(), None)
+            counts.append((features.shape[-1], channels.shape[-1]))
+        if counts[0] != counts[1]:
+            raise ValueError(
+                f"the inputs give {counts[0]} features with 2 actions and {counts[1]} with 3; reduce over actions with "
+                "`select_a`, `pi_weighted_avg` or `max_a`."
+            )
+        return counts[0]
+
+
+def zero_inputs(num_actions: int, prediction_size: int, num_bins: int, T: int = 2, B: int = 1) -> UpdateRuleInputs:
+    """Inputs of the right shapes and no content, to find sizes with."""
+    A, Y, V = num_actions, prediction_size, num_bins
+    out = {
+        "logits": torch.zeros(T + 1, B, A),
+        "y": torch.zeros(T + 1, B, Y),
+        "z": torch.zeros(T + 1, B, A, Y),
+        "q": torch.zeros(T + 1, B, A, V),
+        "aux_pi": torch.zeros(T + 1, B, A, A),
+    }
+    rows, steps, per_action = torch.zeros(T + 1, B), torch.zeros(T, B), torch.zeros(T + 1, B, A)
+    extra: dict[str, Any] = {"v_scalar": rows, "adv": steps, "normalized_adv": steps}
+    extra |= {"q": per_action, "qv_adv": per_action, "normalized_qv_adv": per_action, "target_out": out}
+    value_out = ValueOuts(rows, rows, steps, steps, steps, steps, steps, steps)
+    actions = torch.zeros(T + 1, B, dtype=torch.long)
+    return UpdateRuleInputs(rows, actions, steps, steps.bool(), out, out, value_out, extra)
+
+
+@tree_dataclass
+class MetaRNNState:
+    """State of the lifetime LSTM, [H] each, and of the input normalisers, if the inputs have any."""
+
+    hidden: Tensor
+    cell: Tensor
+    normalizers: dict[str, NormalizerStates]
+
+
+class MetaRNN(nn.Module):
+    """The lifetime LSTM: reads the mean over a batch of rollouts and their targets, once an update."""
+
+    def __init__(self, config: MetaNetConfig, num_bins: int) -> None:
+        super().__init__()
+        sizes = config.meta_rnn
+        self.encoder = InputEncoder(
+            config.input_option, config.prediction_size, num_bins, sizes.pred_embedding_size, sizes.policy_channels
+        )
+        width = self.encoder.out_features + 1 + self.encoder.y_net.out_features
+        self.embedding = MLP(width, sizes.embedding_size)
+        self.core = LSTM(self.embedding.out_features, sizes.hidden_size)
+
+    def forward(
+        self,
+        inputs: UpdateRuleInputs,
+        targets: Targets,
+        state: MetaRNNState,
+        mean: MeanAcrossProcesses | None = None,
+    ) -> tuple[LSTMState, NormalizerStates]:
+        features, _, normalizers = self.encoder(inputs, state.normalizers["meta_rnn"], mean)
+        y_embedding = self.encoder.y_net(torch.softmax(targets["y"], dim=-1))
+        x = self.embedding(torch.cat([features, targets["meta_input_emb"], y_embedding], dim=-1))  # [T, B, E]
+        average = x.mean(dim=(0, 1))  # [E]
+        if mean is not None:
+            average = mean(average)
+        return self.core(average, LSTMState(state.hidden, state.cell)), normalizers
+
+
+class MetaNet(nn.Module):
+    """The whole meta-network."""
+
+    def __init__(self, config: MetaNetConfig | None = None, num_bins: int = 601) -> None:
+        super().__init__()
+        self.config = config = config or MetaNetConfig()
+        self.encoder = InputEncoder(
+            config.input_option, config.prediction_size, num_bins, config.embedding_size, config.policy_channels
+        )
+        self.trajectory_rnn = LSTM(self.encoder.out_features, config.hidden_size)
+        self.meta_rnn = MetaRNN(config, num_bins)
+        self.state_gate = Linear(config.meta_rnn.hidden_size, config.hidden_size, stddev=config.state_stddev)
+        self.meta_input_head = Linear(config.hidden_size, 1, stddev=config.output_stddev)
+        self.y_head = Linear(config.hidden_size, config.prediction_size, stddev=config.aux_stddev)
+        self.z_head = Linear(config.hidden_size, config.prediction_size, stddev=config.aux_stddev)
+        self.policy_target_net = ActionNet(
+            self.encoder.policy_net.out_channels, config.policy_target_channels, config.hidden_size
+        )
+        self.pi_head = Linear(self.policy_target_net.out_channels, 1, stddev=config.policy_target_stddev)
+
+    def initial_meta_rnn_state(self) -> MetaRNNState:
+        """The state at the beginning of an agent's life: zeros."""
+        zeros = self.meta_rnn.core.initial_state()
+        normalizers = {
+            "net": self.encoder.initial_normalizers(),
+            "meta_rnn": self.meta_rnn.encoder.initial_normalizers(),
+        }
+        return MetaRNNState(zeros.hidden, zeros.cell, normalizers)
+
+    def forward(
+        self, inputs: UpdateRuleInputs, state: MetaRNNState, mean_across_processes: MeanAcrossProcesses | None = None
+    ) -> tuple[Targets, MetaRNNState]:
+        """Targets for a rollout.
+
+        Args:
+          inputs: `T` steps; `extra_from_rule` and `behaviour_agent_out` filled where the list of inputs reads them.
+          state: of this agent's life so far.
+          mean_across_processes: averages the lifetime LSTM's input where a batch is split over processes.
+
+        Returns:
+          Logits `pi` [T, B, A], `y` and `z` [T, B, Y], and `meta_input_emb` [T, B, 1]; and the next state. Gradients flow
+          to the parameters and to the inputs that the list does not stop.
+        """
+        check_rule_inputs(inputs)
+        B = inputs.is_terminal.shape[1]
+        features, embeddings, normalizers = self.encoder(inputs, state.normalizers["net"], mean_across_processes)
+        resets = inputs.should_reset_mask_bwd[:-1]
+        x, _ = self.trajectory_rnn.unroll(features, resets, self.trajectory_rnn.initial_state(B), reverse=True)
+        x = x * self.state_gate(state.hidden)  # [T, B, H]
+        pi = self.pi_head(self.policy_target_net(embeddings, x)).squeeze(-1)  # [T, B, A]
+        targets: Targets = {
+            "pi": pi,
+            "y": self.y_head(x),
+            "z": self.z_head(x),
+            "meta_input_emb": self.meta_input_head(x),
+        }
+        rnn, rnn_normalizers = self.meta_rnn(inputs, targets, state, mean_across_processes)
+        new_normalizers = {"net": normalizers, "meta_rnn": rnn_normalizers}
+        return targets, MetaRNNState(rnn.hidden, rnn.cell, new_normalizers)

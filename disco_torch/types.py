@@ -1,0 +1,198 @@
+"""The dataclasses that travel between the rooms, and how they behave as trees of tensors.
+
+Time first: `T` steps, `B` batch, `A` actions, `Y` prediction size, `V` value bins. `T+1` rows where something bootstraps.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, dataclass_transform
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+Params = dict[str, Tensor]
+"""Named parameters of a network, as `dict(module.named_parameters())` gives them."""
+AgentOutput = dict[str, Tensor]
+"""Named outputs of an agent: `logits` and whatever the rule asks for, [T, B, ...] each."""
+Observations = Any
+"""A tensor, or a dict, list or tuple of them, all with the same leading dimensions."""
+Targets = dict[str, Any]
+"""What a rule hands to the losses: for the Disco rule `pi`, `y`, `z` and the value estimates."""
+Logs = dict[str, Tensor]
+MeanAcrossProcesses = Callable[[Tensor], Tensor]
+"""Takes this process's mean and returns the mean over all processes."""
+UnrollFn = Callable[[Params, Observations, Tensor], Any]
+"""`(params, observations [T+1, B, ...], should_reset [T+1, B]) -> outputs`, or a tuple that begins with them."""
+
+T = TypeVar("T")
+
+
+@dataclass_transform()
+def tree_dataclass(cls: type[T]) -> type[T]:
+    """A dataclass that `torch.func` and checkpoints see as a tree of its fields."""
+    cls = dataclass(cls)
+    names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+    pytree.register_pytree_node(
+        cls,
+        lambda x: ([getattr(x, name) for name in names], None),
+        lambda children, _: cls(*children),
+        serialized_type_name=f"{cls.__module__}.{cls.__name__}",
+    )
+    return cls
+
+
+def tree_map(fn: Callable[[Tensor], Any], tree: T) -> T:
+    """Applies `fn` to every tensor of a tree; everything else stays."""
+    return pytree.tree_map_only(Tensor, fn, tree)
+
+
+def tree_leaves(tree: Any) -> list[Tensor]:
+    """The tensors of a tree of observations, dictionaries in the order of their sorted keys."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if isinstance(tree, Mapping):
+        return [leaf for key in sorted(tree) for leaf in tree_leaves(tree[key])]
+    if isinstance(tree, list | tuple):
+        return [leaf for item in tree for leaf in tree_leaves(item)]
+    raise ValueError(
+        f"`observations` must be tensors or dicts, lists and tuples of them, got {type(tree).__name__}; "
+        "convert arrays with torch.as_tensor."
+    )
+
+
+@dataclass(frozen=True)
+class OutputSpec:
+    """What an agent must compute for a rule: the sizes of its outputs.
+
+    `flat` outputs depend on the state, [T, B, size]; `per_action` ones on state and action, [T, B, A, size].
+    """
+
+    flat: Mapping[str, int]
+    per_action: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+
+@tree_dataclass
+class EmaState:
+    """Moments of a moving average and the product of all decays so far (1 at the start)."""
+
+    moment1: Tensor
+    moment2: Tensor
+    decay_product: Tensor
+
+
+@tree_dataclass
+class ValueOuts:
+    """Value estimates along a rollout. Rows: `T+1` for values, `T` for what concerns a step.
+
+    Without action values (V-trace) the q fields are `None`; without moving averages the normalised ones are.
+    """
+
+    value: Tensor | None = None  # [T+1, B]
+    target_value: Tensor | None = None  # [T+1, B]
+    rho: Tensor | None = None  # [T, B] importance weight
+    adv: Tensor | None = None  # [T, B]
+    normalized_adv: Tensor | None = None  # [T, B]
+    value_target: Tensor | None = None  # [T, B]
+    td: Tensor | None = None  # [T, B] value_target - value
+    normalized_td: Tensor | None = None  # [T, B]
+    qv_adv: Tensor | None = None  # [T+1, B, A] q - v
+    normalized_qv_adv: Tensor | None = None  # [T+1, B, A]
+    q_value: Tensor | None = None  # [T+1, B, A]
+    target_q_value: Tensor | None = None  # [T+1, B, A]
+    q_target: Tensor | None = None  # [T, B]
+    q_td: Tensor | None = None  # [T, B] q_target - q(a)
+    normalized_q_td: Tensor | None = None  # [T, B]
+
+
+@tree_dataclass
+class UpdateRuleInputs:
+    """What a rule sees of a rollout: `T` steps, and the `T+1` rows between which they lie.
+
+    Attributes:
+      observations: tree of [T+1, B, ...].
+      actions: [T+1, B] integers; the last row is not used.
+      rewards: [T, B], of the step that leaves row t.
+      is_terminal: [T, B] bool (or 0 and 1), whether that step ended the episode.
+      agent_out: the learning agent's outputs, [T+1, B, ...] each.
+      behaviour_agent_out: outputs at the time of acting; rules read `logits` only.
+      value_out: value estimates of a value function outside of the rule, for rules that use one.
+      extra_from_rule: what a rule adds for its meta-network.
+      is_truncated: [T, B] bool or None: steps whose next row is the last observation of an episode cut by a time limit.
+        Returns bootstrap there and nothing flows across. None: no step was cut.
+      resets: [T+1, B] bool or None: rows that begin an episode; None: the rows after a terminal step.
+    """
+
+    observations: Observations
+    actions: Tensor
+    rewards: Tensor
+    is_terminal: Tensor
+    agent_out: AgentOutput
+    behaviour_agent_out: AgentOutput | None = None
+    value_out: ValueOuts | None = None
+    extra_from_rule: dict[str, Any] | None = None
+    is_truncated: Tensor | None = None
+    resets: Tensor | None = None
+
+    @property
+    def should_reset_mask_fwd(self) -> Tensor:
+        """[T+1, B]: where a memory that reads forward starts anew."""
+        if self.resets is not None:
+            return self.resets
+        return torch.cat([torch.zeros_like(self.is_terminal[:1]), self.is_terminal])
+
+    @property
+    def should_reset_mask_bwd(self) -> Tensor:
+        """[T+1, B]: where a memory that reads backward starts anew."""
+        ends = self.is_terminal
+        if self.is_truncated is not None:
+            ends = ends.bool() | self.is_truncated
+        return torch.cat([ends, torch.zeros_like(ends[:1])])
+
+    def continues(self) -> Tensor:
+        """[T, B]: 0 where a step ended the episode, else 1, in the dtype of the rewards."""
+        return 1.0 - self.is_terminal.to(self.rewards.dtype)
+
+    def lambdas(self, lambda_: float) -> float | Tensor:
+        """The trace parameter: `lambda_`, but 0 at steps that a time limit cut, so that returns bootstrap there."""
+        if self.is_truncated is None:
+            return lambda_
+        return lambda_ * (~self.is_truncated).to(self.rewards.dtype)  # [T, B]
+
+    def behaviour_logits(self) -> Tensor:
+        """[T+1, B, A] of the policy that acted."""
+        if self.behaviour_agent_out is None or "logits" not in self.behaviour_agent_out:
+            raise ValueError(
+                "`behaviour_agent_out` must hold the 'logits' of the policy that acted, got none; "
+                "off-policy returns weigh by them."
+            )
+        return self.behaviour_agent_out["logits"]
+
+
+@tree_dataclass
+class Rollout:
+    """Rows of experience, [T+1, B, ...]: the observation, the action taken on it, and what ARRIVED with it.
+
+    So the reward and the end of the step from row t to t+1 are in row t+1. A discount of 0 marks a row that closed an
+    episode and whose observation already belongs to the next one.
+
+    Attributes:
+      observations: tree of [T+1, B, ...].
+      actions: [T+1, B] integers.
+      rewards, discounts: [T+1, B].
+      behaviour_logits: [T+1, B, A], of the policy that acted.
+      truncations: [T+1, B] bool or None: rows that hold the last observation of an episode cut by a time limit. The
+        action there was not executed; the row after it belongs to the next episode.
+      first_state: the agent's memory before row 0, a tree of [B, ...], or None for agents without one.
+    """
+
+    observations: Observations
+    actions: Tensor
+    rewards: Tensor
+    discounts: Tensor
+    behaviour_logits: Tensor
+    truncations: Tensor | None = None
+    first_state: Any = None

@@ -1,0 +1,143 @@
+"""Names and layouts of the reference's parameter files.
+
+The reference keeps its parameters under Haiku's names, as flat `.npz` archives: `.../w` is [in, out], kernels of its
+width-1 convolutions are [1, in, out]. A list of `HaikuLayer`s says which of our layers is which; everything else follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from disco_torch.agents import Agent
+from disco_torch.layers import MLP, Linear
+from disco_torch.rules import DiscoUpdateRule
+from disco_torch.rules.meta_net import ActionNet, InputEncoder
+from disco_torch.types import Params
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class HaikuLayer:
+    name: str
+    """Haiku's name of the layer; its arrays are `name/w` and `name/b`."""
+    layer: Linear
+    is_conv: bool = False
+
+
+def _numbered(base: str, index: int) -> str:
+    return base if index == 0 else f"{base}_{index}"
+
+
+def _mlp(name: str, mlp: nn.Module) -> list[HaikuLayer]:
+    assert isinstance(mlp, MLP)
+    return [HaikuLayer(f"{name}/~/linear_{i}", layer) for i, layer in enumerate(mlp.linears())]
+
+
+def _convs(name: str, net: ActionNet) -> list[HaikuLayer]:
+    linears = [layer for layer in net.modules() if isinstance(layer, Linear)]
+    return [HaikuLayer(f"{name}/{_numbered('conv1_d', i)}", layer, is_conv=True) for i, layer in enumerate(linears)]
+
+
+def _encoder(name: str, encoder: InputEncoder) -> list[HaikuLayer]:
+    return [
+        *_mlp(f"{name}/mlp", encoder.y_net),
+        *_mlp(f"{name}/mlp_1", encoder.z_net),
+        *_convs(f"{name}/sequential", encoder.policy_net),
+    ]
+
+
+def rule_layers(rule: DiscoUpdateRule) -> list[HaikuLayer]:
+    """The layers of a discovered rule."""
+    net = rule.meta_net
+    heads = [net.state_gate, net.meta_input_head, net.y_head, net.z_head, net.pi_head]
+    inner = "lstm/~/meta_lstm/~unroll"
+    return [
+        *_encoder("lstm", net.encoder),
+        HaikuLayer("lstm/lstm/linear", net.trajectory_rnn.linear),
+        *[HaikuLayer(f"lstm/{_numbered('linear', i)}", head) for i, head in enumerate(heads)],
+        *_convs("lstm/sequential_1", net.policy_target_net),
+        *_encoder(inner, net.meta_rnn.encoder),
+        *_mlp(f"{inner}/mlp_2", net.meta_rnn.embedding),
+        HaikuLayer(f"{inner}/lstm/linear", net.meta_rnn.core.linear),
+    ]
+
+
+def agent_layers(agent: Agent, root: str = "mlp") -> list[HaikuLayer]:
+    """The layers of an agent (`root` "mlp") or of a value function's network ("value_fn")."""
+    layers = _mlp(f"{root}/~_embedding_pass/torso", agent.torso)
+    for i, head in enumerate(agent.heads.values()):
+        layers += _mlp(f"{root}/~_head_pass/{_numbered('torso_head', i)}", head)
+    model = agent.action_model
+    if model is not None:
+        layers.append(HaikuLayer(f"{root}/linear", model.root))
+        layers.append(HaikuLayer(f"{root}/action_cond/linear", model.core.linear))
+        for i, head in enumerate(model.heads.values()):
+            layers += _mlp(f"{root}/{_numbered('mlp', i)}", head)
+    return layers
+
+
+def _names(module: nn.Module, layers: Sequence[HaikuLayer]) -> dict[str, tuple[str, HaikuLayer]]:
+    """Haiku array name -> our parameter name and the layer."""
+    own = {id(layer): name for name, layer in module.named_modules()}
+    table = {}
+    for entry in layers:
+        table[f"{entry.name}/w"] = (f"{own[id(entry.layer)]}.weight", entry)
+        table[f"{entry.name}/b"] = (f"{own[id(entry.layer)]}.bias", entry)
+    return table
+
+
+def to_haiku(module: nn.Module, layers: Sequence[HaikuLayer], params: Params | None = None) -> Arrays:
+    """Parameters (the module's own unless given) as arrays under Haiku's names."""
+    params = dict(module.named_parameters()) if params is None else params
+    arrays = {}
+    for haiku_name, (name, entry) in _names(module, layers).items():
+        array = params[name].detach().cpu().numpy()
+        if haiku_name.endswith("/w"):
+            array = array.T[None] if entry.is_conv else array.T
+        arrays[haiku_name] = np.ascontiguousarray(array)
+    return dict(sorted(arrays.items()))
+
+
+def from_haiku(module: nn.Module, layers: Sequence[HaikuLayer], arrays: Mapping[str, np.ndarray]) -> Params:
+    """Parameters of the module's shapes, dtype and device from arrays under Haiku's names.
+
+    Raises at the first array that is missing, unexpected, of another shape, not of floating point, or not finite.
+    """
+    table = _names(module, layers)
+    missing, unexpected = sorted(set(table) - set(arrays)), sorted(set(arrays) - set(table))
+    if missing or unexpected:
+        problem = f"array {missing[0]!r} is missing" if missing else f"array {unexpected[0]!r} is not expected"
+        raise ValueError(
+            f"{problem} ({len(missing)} missing, {len(unexpected)} unexpected of {len(table)}); "
+            "is it another network's file?"
+        )
+    like = next(module.parameters())
+    params = {}
+    for haiku_name, (name, entry) in table.items():
+        weight = module.get_parameter(name)
+        shape = tuple(weight.shape)
+        if haiku_name.endswith("/w"):
+            shape = (1, *shape[::-1]) if entry.is_conv else shape[::-1]
+        array = np.asarray(arrays[haiku_name])
+        check_array(haiku_name, array, shape)
+        if haiku_name.endswith("/w"):
+            array = array.reshape(shape[-2:]).T
+        params[name] = torch.tensor(array, dtype=like.dtype, device=like.device)
+    return params
+
+
+def check_array(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    if array.dtype.kind != "f":
+        raise ValueError(f"array {name!r} must be floating point, got {array.dtype}.")
+    if array.shape != shape:
+        raise ValueError(
+            f"array {name!r} must be {list(shape)}, got {list(array.shape)}; is it another configuration's file?"
+        )
+    if not np.isfinite(array).all():
+        raise ValueError(f"array {name!r} must be finite, got {int((~np.isfinite(array)).sum())} values that are not.")
