@@ -6,7 +6,7 @@ Time first: `T` steps, `B` batch, `A` actions, `Y` prediction size, `V` value bi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, dataclass_transform
 
@@ -33,21 +33,29 @@ T = TypeVar("T")
 
 @dataclass_transform()
 def tree_dataclass(cls: type[T]) -> type[T]:
-    """A dataclass that `torch.func` and checkpoints see as a tree of its fields."""
+    """A dataclass that `torch.func` and checkpoints see as a tree of those of its fields that are not None."""
     cls = dataclass(cls)
     names = [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
-    pytree.register_pytree_node(
-        cls,
-        lambda x: ([getattr(x, name) for name in names], None),
-        lambda children, _: cls(*children),
-        serialized_type_name=f"{cls.__module__}.{cls.__name__}",
-    )
+
+    def flatten(x: T) -> tuple[list[Any], tuple[str, ...]]:
+        present = tuple(name for name in names if getattr(x, name) is not None)
+        return [getattr(x, name) for name in present], present
+
+    def unflatten(children: Iterable[Any], present: tuple[str, ...]) -> T:
+        return cls(**(dict.fromkeys(names) | dict(zip(present, children, strict=True))))
+
+    pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=f"{cls.__module__}.{cls.__name__}")
     return cls
 
 
 def tree_map(fn: Callable[[Tensor], Any], tree: T) -> T:
     """Applies `fn` to every tensor of a tree; everything else stays."""
     return pytree.tree_map_only(Tensor, fn, tree)
+
+
+def tree_stack(trees: Sequence[T]) -> T:
+    """Stacks the tensors of equal trees along a new first dimension."""
+    return pytree.tree_map(lambda *xs: torch.stack(xs), *trees)
 
 
 def tree_leaves(tree: Any) -> list[Tensor]:
@@ -118,6 +126,8 @@ class UpdateRuleInputs:
       rewards: [T, B], of the step that leaves row t.
       is_terminal: [T, B] bool (or 0 and 1), whether that step ended the episode.
       agent_out: the learning agent's outputs, [T+1, B, ...] each.
+      taken_out: outputs per action at the taken actions, [T, B, size] each, or None to select them from `agent_out`. The
+        losses need no others, so an agent may compute these alone with a graph.
       behaviour_agent_out: outputs at the time of acting; rules read `logits` only.
       value_out: value estimates of a value function outside of the rule, for rules that use one.
       extra_from_rule: what a rule adds for its meta-network.
@@ -136,6 +146,7 @@ class UpdateRuleInputs:
     extra_from_rule: dict[str, Any] | None = None
     is_truncated: Tensor | None = None
     resets: Tensor | None = None
+    taken_out: AgentOutput | None = None
 
     @property
     def should_reset_mask_fwd(self) -> Tensor:

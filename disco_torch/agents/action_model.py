@@ -28,10 +28,13 @@ class ActionModel(nn.Module):
         self.core = LSTM(num_actions, lstm_size)
         self.heads = nn.ModuleDict({name: MLP(lstm_size, (*head_hiddens, size)) for name, size in sizes.items()})
 
-    def forward(self, torso: Tensor) -> AgentOutput:
-        """[..., F] -> [..., A, size] for each head."""
+    def forward(self, torso: Tensor, actions: Tensor | None = None) -> AgentOutput:
+        """Outputs of all actions, [..., F] -> [..., A, size] for each head; or of the given `actions` [...], [..., size]."""
         cell = self.root(torso)
         recurrent = nn.functional.linear(torch.tanh(cell), self.core.hidden_weight(), self.core.linear.bias)  # [..., 4H]
-        actions = self.core.linear.weight[:, : self.core.input_size].t()  # [A, 4H]
-        hidden = lstm_gates(recurrent.unsqueeze(-2) + actions, cell.unsqueeze(-2)).hidden  # [..., A, H]
+        rows = self.core.linear.weight[:, : self.core.input_size].t()  # [A, 4H], what each action adds
+        if actions is None:
+            hidden = lstm_gates(recurrent.unsqueeze(-2) + rows, cell.unsqueeze(-2)).hidden  # [..., A, H]
+        else:
+            hidden = lstm_gates(recurrent + nn.functional.embedding(actions, rows), cell).hidden  # [..., H]
         return {name: head(hidden) for name, head in self.heads.items()}

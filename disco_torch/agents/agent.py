@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from disco_torch.types import (
     Observations,
     OutputSpec,
     Params,
+    Rollout,
     tree_leaves,
     tree_map,
 )
@@ -35,12 +36,14 @@ class AgentConfig:
       lstm_size: of the action model, used where the rule asks for outputs per action.
       head_mlp_hiddens: hidden layers of each head per action.
       head_w_init_std: initial scale of the heads on the torso.
+      observation_scale: factors of the flat observation, one for all of it or one for each entry; none leaves it as it is.
     """
 
     dense: Sequence[int] = (512, 512)
     lstm_size: int = 128
     head_mlp_hiddens: Sequence[int] = (128,)
     head_w_init_std: float | None = 1e-2
+    observation_scale: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if not self.dense:
@@ -62,13 +65,20 @@ def flatten_observations(observations: Observations, leading: int, dtype: torch.
 
 
 class MLPTorso(MLP):
-    """Flattens and concatenates the observations, then an MLP."""
+    """Flattens, concatenates and scales the observations, then an MLP."""
 
-    def __init__(self, example: Observations, dense: Sequence[int]) -> None:
-        super().__init__(flatten_observations(example, 0, torch.float32).numel(), dense)
+    scale: Tensor
+
+    def __init__(self, example: Observations, dense: Sequence[int], scale: Sequence[float] = ()) -> None:
+        size = flatten_observations(example, 0, torch.float32).numel()
+        super().__init__(size, dense)
+        if len(scale) not in (0, 1, size):
+            raise ValueError(f"`observation_scale` must hold 1 factor or {size}, one for each entry, got {len(scale)}.")
+        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
 
     def forward(self, observations: Observations, leading: int = 2) -> Tensor:
-        return super().forward(flatten_observations(observations, leading, next(self.parameters()).dtype))
+        flat = flatten_observations(observations, leading, next(self.parameters()).dtype)
+        return super().forward(flat * self.scale if self.scale.numel() else flat)
 
 
 def sample_actions(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -99,7 +109,7 @@ class Agent(nn.Module):
         self.num_actions = num_actions
         self.outputs = outputs
         self.observation_shapes = [tuple(leaf.shape) for leaf in tree_leaves(example)]
-        self.torso = MLPTorso(example, config.dense)
+        self.torso = MLPTorso(example, config.dense, config.observation_scale)
         width = self.torso.out_features
         # Heads in the order of their sorted names, as the reference creates them.
         self.heads = nn.ModuleDict(
@@ -130,32 +140,50 @@ class Agent(nn.Module):
         should_reset: Tensor | None = None,
         state: Any = None,
         *,
-        policy_only: bool = False,
-    ) -> tuple[AgentOutput, Any]:
-        """Outputs for rows of observations.
-
-        Args:
-          observations: tree of [T, B, ...].
-          should_reset: [T, B], rows that begin an episode; for agents with memory.
-          state: the memory before the first row.
-          policy_only: compute `logits` and nothing else, which is all that acting needs.
-
-        Returns:
-          Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.
-        """
+        outputs: Literal["all", "policy", "learning"] = "all",
+        actions: Tensor | None = None,
+    ) -> Any:
+        """Outputs for rows of observations; see `unroll`, `act` and `learning_outputs`."""
         torso, state = self.embed(observations, should_reset, state)
-        if policy_only:
+        if outputs == "policy":
             return {"logits": self.heads["logits"](torso)}, state
         out = {name: head(torso) for name, head in self.heads.items()}
-        if self.action_model is not None:
+        if self.action_model is None:
+            return (out, None) if outputs == "learning" else (out, state)
+        if outputs == "all":
+            return out | self.action_model(torso), state
+        with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
             out |= self.action_model(torso)
-        return out, state
+        assert actions is not None
+        return out, self.action_model(torso[:-1], actions[:-1].long())
 
     def unroll(
         self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
     ) -> tuple[AgentOutput, Any]:
-        """`forward` with the given parameters instead of the module's."""
+        """Outputs for rows of observations, with the given parameters.
+
+        Args:
+          params: of this agent.
+          observations: tree of [T, B, ...].
+          should_reset: [T, B], rows that begin an episode; for agents with memory.
+          state: the memory before the first row.
+
+        Returns:
+          Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.
+        """
         return functional_call(self, params, (observations, should_reset, state))
+
+    def learning_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor
+    ) -> tuple[AgentOutput, AgentOutput | None]:
+        """What one update needs, from one pass: all outputs, and those of the taken actions with a graph.
+
+        Returns:
+          All outputs, [T+1, B, ...], those per action without a graph; and the outputs per action at the taken actions,
+          [T, B, size], or None if there are none.
+        """
+        args = (rollout.observations, should_reset, rollout.first_state)
+        return functional_call(self, params, args, {"outputs": "learning", "actions": rollout.actions})
 
     def act(
         self,
@@ -180,7 +208,7 @@ class Agent(nn.Module):
         rows = tree_map(lambda x: x.unsqueeze(0), observations)  # [1, B, ...]
         resets = None if should_reset is None else should_reset.unsqueeze(0)
         with torch.no_grad():
-            out, state = functional_call(self, params, (rows, resets, state), {"policy_only": True})
+            out, state = functional_call(self, params, (rows, resets, state), {"outputs": "policy"})
             logits = out["logits"][0]
             return sample_actions(logits, generator), logits, state
 

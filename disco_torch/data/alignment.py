@@ -45,7 +45,12 @@ from disco_torch.types import (
 )
 
 
-def rule_inputs(rollout: Rollout, agent_out: AgentOutput, value_out: ValueOuts | None = None) -> UpdateRuleInputs:
+def rule_inputs(
+    rollout: Rollout,
+    agent_out: AgentOutput,
+    value_out: ValueOuts | None = None,
+    taken_out: AgentOutput | None = None,
+) -> UpdateRuleInputs:
     """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
     return UpdateRuleInputs(
         observations=rollout.observations,
@@ -57,6 +62,7 @@ def rule_inputs(rollout: Rollout, agent_out: AgentOutput, value_out: ValueOuts |
         value_out=value_out,
         is_truncated=None if rollout.truncations is None else rollout.truncations[1:],
         resets=memory_resets(rollout),
+        taken_out=taken_out,
     )
 
 

@@ -29,6 +29,7 @@ from disco_torch.types import (
     UnrollFn,
     UpdateRuleInputs,
 )
+from disco_torch.values import select_action
 
 H = TypeVar("H")
 
@@ -120,6 +121,13 @@ class UpdateRule(nn.Module):
         loss, logs = self.agent_loss(rollout, meta_out, hyper_params, backprop)
         loss_no_meta, logs_no_meta = self.agent_loss_no_meta(rollout, meta_out, hyper_params)
         return loss + loss_no_meta, meta_state, logs | logs_no_meta
+
+
+def taken(rollout: UpdateRuleInputs, name: str) -> Tensor:
+    """An output per action at the taken actions, [T, B, size]; gradients flow to the agent."""
+    if rollout.taken_out is not None:
+        return rollout.taken_out[name]
+    return select_action(rollout.agent_out[name][:-1], rollout.actions[:-1])
 
 
 def unrolled(result: Any) -> AgentOutput:

@@ -17,6 +17,7 @@ from disco_torch.rules.base import (
     check_outputs,
     check_rule_inputs,
     resolve_hyper_params,
+    taken,
     unrolled,
 )
 from disco_torch.rules.losses import categorical_kl, entropy
@@ -41,7 +42,6 @@ from disco_torch.values import (
     importance_weights,
     normalize_estimates,
     scalar_values,
-    select_action,
 )
 
 
@@ -225,10 +225,8 @@ class DiscoUpdateRule(UpdateRule):
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        actions = rollout.actions[:-1]
         logits, y = rollout.agent_out["logits"][:-1], rollout.agent_out["y"][:-1]
-        z = select_action(rollout.agent_out["z"][:-1], actions)  # [T, B, Y]
-        aux_pi = select_action(rollout.agent_out["aux_pi"][:-1], actions)  # [T, B, A]
+        z, aux_pi = taken(rollout, "z"), taken(rollout, "aux_pi")  # [T, B, Y], [T, B, A]
         pi_hat, y_hat, z_hat = (meta_out[name] for name in ("pi", "y", "z"))
         if not backprop:
             # detached: outside of meta-training nothing learns through the targets.
@@ -269,7 +267,7 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[Tensor, Logs]:
         """The action value's loss towards its Retrace target, [T, B]. Gradients flow to `q` of the taken actions."""
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        q_taken = select_action(rollout.agent_out["q"][:-1], rollout.actions[:-1])  # [T, B, V]
+        q_taken = taken(rollout, "q")  # [T, B, V]
         check_shape("meta_out['q_td']", meta_out["q_td"], q_taken.shape[:2])
         # detached: the agent's value must not learn to please the meta-loss.
         q_loss = self.encoding.loss_from_td(q_taken, meta_out["q_td"].detach())

@@ -94,7 +94,11 @@ NormalizerStates = dict[str, NormalizerState]
 
 @dataclass
 class InputContext:
-    """What transforms may use besides their input, and the normalisers' states on their way through."""
+    """What transforms may use besides their input, the normalisers' states on their way through, and what was computed.
+
+    `shared` holds tensors that every encoder of a meta-network would compute alike, `own` those behind an encoder's own
+    networks and normalisers.
+    """
 
     actions: Tensor  # [T, B]
     policy: Tensor  # [T+1, B, A], constant
@@ -103,6 +107,8 @@ class InputContext:
     normalizers: NormalizerStates
     mean_across_processes: MeanAcrossProcesses | None = None
     new_normalizers: NormalizerStates = field(default_factory=dict)
+    shared: dict[str, Tensor] = field(default_factory=dict)
+    own: dict[str, Tensor] = field(default_factory=dict)
 
 
 def _select_a(x: Tensor, context: InputContext) -> Tensor:
@@ -167,6 +173,9 @@ TRANSFORMS: dict[str, Callable[[Tensor, InputContext], Tensor]] = {
 }
 
 
+OWN_STEPS = ("y_net", "z_net", "normalize")
+
+
 def prefix_key(config: TransformConfig, length: int) -> str:
     """Names an input after its first `length` transforms; equal names are equal tensors, computed once."""
     steps = [step if isinstance(step, str) else f"{step.__name__}@{id(step)}" for step in config.transforms[:length]]
@@ -192,32 +201,33 @@ def normalizer_keys(configs: Sequence[TransformConfig]) -> list[str]:
     ]
 
 
-def read_inputs(
-    configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, context: InputContext, cache: dict[str, Tensor]
-) -> list[Tensor]:
-    """The tensors of a list of inputs, in order. Shared beginnings are computed once, through `cache`."""
+def read_inputs(configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, context: InputContext) -> list[Tensor]:
+    """The tensors of a list of inputs, in order. Beginnings that inputs share are computed once."""
     tensors = []
     for config in configs:
-        x = cache.get(config.source)
-        if x is None:
-            x = SOURCES[config.source](inputs)
-            if x is None:
+        if config.source not in context.shared:
+            source = SOURCES[config.source](inputs)
+            if source is None:
                 raise ValueError(
                     f"the rule's inputs lack {config.source!r}, which its meta-network reads; fill it in UpdateRuleInputs."
                 )
-            cache[config.source] = x
+            context.shared[config.source] = source
+        x, cache = context.shared[config.source], context.shared
         for i, step in enumerate(config.transforms):
             key = prefix_key(config, i + 1)
+            if step in OWN_STEPS:
+                cache = context.own
             if key not in cache:
-                if step == "normalize":
-                    cache[key] = _normalize(x, context, key)
-                elif isinstance(step, str):
-                    cache[key] = TRANSFORMS[step](x, context)
-                else:
-                    cache[key] = step(x)
+                cache[key] = _apply(step, x, context, key)
             x = cache[key]
         tensors.append(x)
     return tensors
+
+
+def _apply(step: str | Callable[[Tensor], Tensor], x: Tensor, context: InputContext, key: str) -> Tensor:
+    if step == "normalize":
+        return _normalize(x, context, key)
+    return TRANSFORMS[step](x, context) if isinstance(step, str) else step(x)
 
 
 def disco_input_option() -> MetaNetInputOption:

@@ -21,7 +21,6 @@ from disco_torch.rules.inputs import (
     MetaNetInputOption,
     NormalizerState,
     NormalizerStates,
-    TransformConfig,
     check_inputs,
     disco_input_option,
     normalizer_keys,
@@ -141,12 +140,16 @@ class InputEncoder(nn.Module):
         return {key: NormalizerState(zero, zero, zero) for key in keys}
 
     def read(
-        self, inputs: UpdateRuleInputs, normalizers: NormalizerStates, mean: MeanAcrossProcesses | None
+        self,
+        inputs: UpdateRuleInputs,
+        normalizers: NormalizerStates,
+        mean: MeanAcrossProcesses | None,
+        shared: dict[str, Tensor],
     ) -> tuple[Tensor, Tensor, NormalizerStates]:
         """The features, [T, B, F], and the action channels, [T, B, A, C], before any embedding of actions."""
         T, B = inputs.is_terminal.shape
         logits = inputs.agent_out["logits"]
-        actions = inputs.actions[:-1]
+        num_actions, actions = logits.shape[2], inputs.actions[:-1]
         context = InputContext(
             actions=actions,
             # detached: the policy weighs the inputs, it is not to be changed through them.
@@ -155,23 +158,23 @@ class InputEncoder(nn.Module):
             z_net=self.z_net,
             normalizers=normalizers,
             mean_across_processes=mean,
+            shared=shared,
         )
-        cache: dict[str, Tensor] = {}
-
-        def read(configs: Sequence[TransformConfig], *prefix: int) -> list[Tensor]:
-            return [x.reshape(*prefix, -1) for x in read_inputs(configs, inputs, context, cache)]
-
-        base = read(self.option.base, T, B)
-        per_action = read(self.option.action_conditional, T, B, logits.shape[2])
-        taken = torch.arange(logits.shape[2], device=actions.device) == actions.unsqueeze(-1)  # [T, B, A]
-        per_action.append(taken.to(logits.dtype).unsqueeze(-1))
-        return torch.cat(base, dim=-1), torch.cat(per_action, dim=-1), context.new_normalizers
+        base = [x.reshape(T, B, -1) for x in read_inputs(self.option.base, inputs, context)]
+        per_action = read_inputs(self.option.action_conditional, inputs, context)
+        taken = torch.arange(num_actions, device=actions.device) == actions.unsqueeze(-1)  # [T, B, A]
+        channels = [x.reshape(T, B, num_actions, -1) for x in [*per_action, taken.to(logits.dtype)]]
+        return torch.cat(base, dim=-1), torch.cat(channels, dim=-1), context.new_normalizers
 
     def forward(
-        self, inputs: UpdateRuleInputs, normalizers: NormalizerStates, mean: MeanAcrossProcesses | None = None
+        self,
+        inputs: UpdateRuleInputs,
+        normalizers: NormalizerStates,
+        mean: MeanAcrossProcesses | None,
+        shared: dict[str, Tensor],
     ) -> tuple[Tensor, Tensor, NormalizerStates]:
-        """Features with the mean and the taken action's embedding, [T, B, out_features], and all embeddings, [T, B, A, C]."""
-        features, channels, normalizers = self.read(inputs, normalizers, mean)
+        """Features with the mean and the taken action's embedding, [T, B, out], and all embeddings, [T, B, A, C]."""
+        features, channels, normalizers = self.read(inputs, normalizers, mean, shared)
         embeddings = self.policy_net(channels)
         taken = select_action(embeddings, inputs.actions[:-1])
         return torch.cat([features, embeddings.mean(dim=2), taken], dim=-1), embeddings, normalizers
@@ -182,7 +185,7 @@ class InputEncoder(nn.Module):
         for num_actions in (2, 3):
             with torch.no_grad():
                 zeros = zero_inputs(num_actions, prediction_size, num_bins)
-                features, channels, _ = self.read(zeros, self.initial_normalizers(), None)
+                features, channels, _ = self.read(zeros, self.initial_normalizers(), None, {})
             counts.append((features.shape[-1], channels.shape[-1]))
         if counts[0] != counts[1]:
             raise ValueError(
@@ -237,9 +240,10 @@ class MetaRNN(nn.Module):
         inputs: UpdateRuleInputs,
         targets: Targets,
         state: MetaRNNState,
-        mean: MeanAcrossProcesses | None = None,
+        mean: MeanAcrossProcesses | None,
+        shared: dict[str, Tensor],
     ) -> tuple[LSTMState, NormalizerStates]:
-        features, _, normalizers = self.encoder(inputs, state.normalizers["meta_rnn"], mean)
+        features, _, normalizers = self.encoder(inputs, state.normalizers["meta_rnn"], mean, shared)
         y_embedding = self.encoder.y_net(torch.softmax(targets["y"], dim=-1))
         x = self.embedding(torch.cat([features, targets["meta_input_emb"], y_embedding], dim=-1))  # [T, B, E]
         average = x.mean(dim=(0, 1))  # [E]
@@ -293,7 +297,9 @@ class MetaNet(nn.Module):
         """
         check_rule_inputs(inputs)
         B = inputs.is_terminal.shape[1]
-        features, embeddings, normalizers = self.encoder(inputs, state.normalizers["net"], mean_across_processes)
+        shared: dict[str, Tensor] = {}
+        normalizers = state.normalizers["net"]
+        features, embeddings, normalizers = self.encoder(inputs, normalizers, mean_across_processes, shared)
         resets = inputs.should_reset_mask_bwd[:-1]
         x, _ = self.trajectory_rnn.unroll(features, resets, self.trajectory_rnn.initial_state(B), reverse=True)
         x = x * self.state_gate(state.hidden)  # [T, B, H]
@@ -304,6 +310,6 @@ class MetaNet(nn.Module):
             "z": self.z_head(x),
             "meta_input_emb": self.meta_input_head(x),
         }
-        rnn, rnn_normalizers = self.meta_rnn(inputs, targets, state, mean_across_processes)
+        rnn, rnn_normalizers = self.meta_rnn(inputs, targets, state, mean_across_processes, shared)
         new_normalizers = {"net": normalizers, "meta_rnn": rnn_normalizers}
         return targets, MetaRNNState(rnn.hidden, rnn.cell, new_normalizers)

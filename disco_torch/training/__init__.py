@@ -1,5 +1,25 @@
-"""Training: from a rollout to a better agent."""
+"""Training: from an environment to a learned agent."""
 
+from disco_torch.training.config import PRESETS, TrainConfig
+from disco_torch.training.evaluation import Evaluation, evaluate, load_run, record
+from disco_torch.training.loop import TrainResult, train
+from disco_torch.training.trainer import DiscoTrainer
 from disco_torch.training.update import Learner, LearnerState
+from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 
-__all__ = ["Learner", "LearnerState"]
+__all__ = [
+    "PRESETS",
+    "DiscoTrainer",
+    "Evaluation",
+    "Learner",
+    "LearnerState",
+    "TrainConfig",
+    "TrainResult",
+    "ValueFunction",
+    "ValueFunctionConfig",
+    "ValueFunctionState",
+    "evaluate",
+    "load_run",
+    "record",
+    "train",
+]

@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from disco_torch.agents import Agent
-from disco_torch.data import (
-    check_rollout,
-    loss_mask,
-    masked_mean,
-    memory_resets,
-    rule_inputs,
-)
-from disco_torch.optim import (
-    AdamConfig,
-    AdamState,
-    adam_init,
-    adam_update,
-    apply_updates,
-    global_norm,
-)
+from disco_torch.data import check_rollout, loss_mask, masked_mean, memory_resets, rule_inputs
+from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
 from disco_torch.types import (
+    AgentOutput,
     Logs,
     MeanAcrossProcesses,
     Observations,
     Params,
     Rollout,
     Targets,
+    UpdateRuleInputs,
     ValueOuts,
     tree_dataclass,
+    tree_map,
 )
+
+
+class LearningAgent(Protocol):
+    """What learning needs of an agent; `Agent` is one."""
+
+    def init(self, generator: torch.Generator | None = None) -> Params: ...
+
+    def unroll(
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[AgentOutput, Any]: ...
+
+    def learning_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor
+    ) -> tuple[AgentOutput, AgentOutput | None]: ...
 
 
 @tree_dataclass
@@ -58,7 +61,7 @@ class Learner:
       hyper_params: the rule's dataclass, a dict, or None for the defaults.
     """
 
-    agent: Agent
+    agent: LearningAgent
     rule: UpdateRule
     optimizer: AdamConfig = field(default_factory=AdamConfig)
     hyper_params: Any = None
@@ -77,9 +80,31 @@ class Learner:
         learning_rate: float | Tensor | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[LearnerState, Logs]:
-        """One step of learning from a rollout of [T+1, B] rows. Nothing in the result carries a graph."""
-        state, logs, _ = self._update(state, rollout, None, False, value_out, learning_rate, mean_across_processes)
-        return state, logs
+        """One step of learning.
+
+        One pass of the agent serves the rule's inputs, as constants, and the loss. Nothing in the result has a graph.
+
+        Args:
+          state: before the step.
+          rollout: [T+1, B] rows.
+          value_out: estimates of a value function beside the agent, for rules that use one.
+          learning_rate: replaces the optimiser's, for schedules.
+          mean_across_processes: averages statistics and gradients where a batch is split over processes.
+        """
+        check_rollout(rollout)
+        resets = memory_resets(rollout)
+        params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
+        with torch.enable_grad():
+            agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets)
+            inputs = rule_inputs(rollout, agent_out, value_out, taken_out)
+            with torch.no_grad():  # the targets are constants of the agent's gradient
+                targets, meta_state = self._targets(state, rollout, inputs, None, mean_across_processes)
+            loss, logs = self._loss(rollout, inputs, targets, backprop=False)
+            gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            grads = dict(zip(params, gradients, strict=True))
+            new_state, norms = self._step(state, grads, meta_state, learning_rate, mean_across_processes)
+        return tree_map(torch.Tensor.detach, new_state), logs | norms
 
     def differentiable_update(
         self,
@@ -89,55 +114,68 @@ class Learner:
         *,
         mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[LearnerState, Logs, Targets]:
-        """The same step as a function of `rule_params`, for meta-gradients; also returns the targets."""
-        return self._update(state, rollout, rule_params, True, None, None, mean_across_processes)
+        """The same step as a function of `rule_params` and `state`, for meta-gradients; also returns the targets."""
+        check_rollout(rollout)
+        resets = memory_resets(rollout)
 
-    def _update(
+        def loss_fn(params: Params, targets: Targets) -> tuple[Tensor, Logs]:
+            agent_out, _ = self.agent.unroll(params, rollout.observations, resets, rollout.first_state)
+            return self._loss(rollout, rule_inputs(rollout, agent_out), targets, backprop=True)
+
+        agent_out, _ = self.agent.unroll(state.params, rollout.observations, resets, rollout.first_state)
+        inputs = rule_inputs(rollout, agent_out)
+        targets, meta_state = self._targets(state, rollout, inputs, rule_params, mean_across_processes)
+        # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
+        # meta-gradient. Computed inside `loss_fn` they would leak into the agent's gradient.
+        grads, logs = grad(loss_fn, has_aux=True)(state.params, targets)
+        new_state, norms = self._step(state, grads, meta_state, None, mean_across_processes)
+        return new_state, logs | norms, targets
+
+    def _targets(
         self,
         state: LearnerState,
         rollout: Rollout,
+        inputs: UpdateRuleInputs,
         rule_params: Params | None,
-        backprop: bool,
-        value_out: ValueOuts | None,
+        mean_across_processes: MeanAcrossProcesses | None,
+    ) -> tuple[Targets, Any]:
+        def unroll(params: Params, observations: Observations, should_reset: Tensor) -> AgentOutput:
+            return self.agent.unroll(params, observations, should_reset, rollout.first_state)[0]
+
+        return self.rule.unroll_meta_net(
+            inputs,
+            state.params,
+            state.meta_state,
+            unroll,
+            self._hyper(),
+            rule_params=rule_params,
+            mean_across_processes=mean_across_processes,
+        )
+
+    def _loss(self, rollout: Rollout, inputs: UpdateRuleInputs, targets: Targets, *, backprop: bool) -> tuple[Tensor, Logs]:
+        """Both losses, averaged over the steps that count. Gradients flow to the agent's outputs in `inputs`."""
+        loss, logs = self.rule.agent_loss(inputs, targets, self._hyper(), backprop)
+        loss_no_meta, logs_no_meta = self.rule.agent_loss_no_meta(inputs, targets, self._hyper())
+        total = masked_mean(loss + loss_no_meta, loss_mask(rollout))
+        return total, {"total_loss": total.detach(), **logs, **logs_no_meta}
+
+    def _step(
+        self,
+        state: LearnerState,
+        grads: Params,
+        meta_state: Any,
         learning_rate: float | Tensor | None,
         mean_across_processes: MeanAcrossProcesses | None,
-    ) -> tuple[LearnerState, Logs, Targets]:
-        check_rollout(rollout)
-        hyper = resolve_hyper_params(self.rule.hyper_params_type, self.hyper_params)
-        resets, mask = memory_resets(rollout), loss_mask(rollout)
-
-        def unroll(params: Params, observations: Observations, should_reset: Tensor) -> Any:
-            return self.agent.unroll(params, observations, should_reset, rollout.first_state)
-
-        def loss_fn(params: Params, targets: Targets) -> tuple[Tensor, Logs]:
-            agent_out, _ = unroll(params, rollout.observations, resets)
-            inputs = rule_inputs(rollout, agent_out, value_out)
-            loss, logs = self.rule.agent_loss(inputs, targets, hyper, backprop)
-            loss_no_meta, logs_no_meta = self.rule.agent_loss_no_meta(inputs, targets, hyper)
-            total = masked_mean(loss + loss_no_meta, mask)
-            return total, {"total_loss": total.detach(), **logs, **logs_no_meta}
-
-        with torch.set_grad_enabled(backprop):
-            agent_out, _ = unroll(state.params, rollout.observations, resets)
-            targets, meta_state = self.rule.unroll_meta_net(
-                rule_inputs(rollout, agent_out, value_out),
-                state.params,
-                state.meta_state,
-                unroll,
-                hyper,
-                rule_params=rule_params,
-                mean_across_processes=mean_across_processes,
-            )
-            # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of
-            # the meta-gradient. Computed inside `loss_fn` they would leak into the agent's gradient.
-            grads, logs = grad(loss_fn, has_aux=True)(state.params, targets)
-            if mean_across_processes is not None:
-                grads = {name: mean_across_processes(g) for name, g in grads.items()}
-            changes, opt_state = adam_update(grads, state.opt_state, state.params, self.optimizer, learning_rate)
-            params = apply_updates(state.params, changes)
+    ) -> tuple[LearnerState, Logs]:
+        if mean_across_processes is not None:
+            grads = {name: mean_across_processes(g) for name, g in grads.items()}
+        changes, opt_state = adam_update(grads, state.opt_state, state.params, self.optimizer, learning_rate)
         with torch.no_grad():
-            logs |= {
+            norms = {
                 "global_gradient_norm": global_norm(grads.values()),
                 "global_update_norm": global_norm(changes.values()),
             }
-        return LearnerState(params, opt_state, meta_state), logs, targets
+        return LearnerState(apply_updates(state.params, changes), opt_state, meta_state), norms
+
+    def _hyper(self) -> Any:
+        return resolve_hyper_params(self.rule.hyper_params_type, self.hyper_params)

@@ -10,16 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from disco_torch.agents import Agent
 from disco_torch.layers import MLP, Linear
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.rules.meta_net import ActionNet, InputEncoder
 from disco_torch.types import Params
-
-Arrays = dict[str, np.ndarray]
+from disco_torch.weights.arrays import checked_tensors
+from disco_torch.weights.files import Arrays
 
 
 @dataclass(frozen=True)
@@ -70,6 +69,11 @@ def rule_layers(rule: DiscoUpdateRule) -> list[HaikuLayer]:
 
 def agent_layers(agent: Agent, root: str = "mlp") -> list[HaikuLayer]:
     """The layers of an agent (`root` "mlp") or of a value function's network ("value_fn")."""
+    if not isinstance(agent.torso, MLP):
+        raise ValueError(
+            f"`agent` must have an MLP for a torso, as the reference's has, got {type(agent.torso).__name__}; "
+            "use a .safetensors file."
+        )
     layers = _mlp(f"{root}/~_embedding_pass/torso", agent.torso)
     for i, head in enumerate(agent.heads.values()):
         layers += _mlp(f"{root}/~_head_pass/{_numbered('torso_head', i)}", head)
@@ -89,6 +93,9 @@ def _names(module: nn.Module, layers: Sequence[HaikuLayer]) -> dict[str, tuple[s
     for entry in layers:
         table[f"{entry.name}/w"] = (f"{own[id(entry.layer)]}.weight", entry)
         table[f"{entry.name}/b"] = (f"{own[id(entry.layer)]}.bias", entry)
+    nameless = {name for name, _ in module.named_parameters()} - {name for name, _ in table.values()}
+    if nameless:
+        raise ValueError(f"parameter {min(nameless)!r} has no name in Haiku; use a .safetensors file.")
     return table
 
 
@@ -104,40 +111,22 @@ def to_haiku(module: nn.Module, layers: Sequence[HaikuLayer], params: Params | N
     return dict(sorted(arrays.items()))
 
 
-def from_haiku(module: nn.Module, layers: Sequence[HaikuLayer], arrays: Mapping[str, np.ndarray]) -> Params:
+def from_haiku(module: nn.Module, layers: Sequence[HaikuLayer], arrays: Mapping[str, np.ndarray | Tensor]) -> Params:
     """Parameters of the module's shapes, dtype and device from arrays under Haiku's names.
 
     Raises at the first array that is missing, unexpected, of another shape, not of floating point, or not finite.
     """
     table = _names(module, layers)
-    missing, unexpected = sorted(set(table) - set(arrays)), sorted(set(arrays) - set(table))
-    if missing or unexpected:
-        problem = f"array {missing[0]!r} is missing" if missing else f"array {unexpected[0]!r} is not expected"
-        raise ValueError(
-            f"{problem} ({len(missing)} missing, {len(unexpected)} unexpected of {len(table)}); "
-            "is it another network's file?"
-        )
     like = next(module.parameters())
-    params = {}
+    shapes = {}
     for haiku_name, (name, entry) in table.items():
-        weight = module.get_parameter(name)
-        shape = tuple(weight.shape)
+        shape = tuple(module.get_parameter(name).shape)
         if haiku_name.endswith("/w"):
             shape = (1, *shape[::-1]) if entry.is_conv else shape[::-1]
-        array = np.asarray(arrays[haiku_name])
-        check_array(haiku_name, array, shape)
+        shapes[haiku_name] = shape
+    params = {}
+    for haiku_name, tensor in checked_tensors(arrays, shapes, like.dtype).items():
         if haiku_name.endswith("/w"):
-            array = array.reshape(shape[-2:]).T
-        params[name] = torch.tensor(array, dtype=like.dtype, device=like.device)
+            tensor = tensor.reshape(shapes[haiku_name][-2:]).t().contiguous()
+        params[table[haiku_name][0]] = tensor.to(like.device)
     return params
-
-
-def check_array(name: str, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    if array.dtype.kind != "f":
-        raise ValueError(f"array {name!r} must be floating point, got {array.dtype}.")
-    if array.shape != shape:
-        raise ValueError(
-            f"array {name!r} must be {list(shape)}, got {list(array.shape)}; is it another configuration's file?"
-        )
-    if not np.isfinite(array).all():
-        raise ValueError(f"array {name!r} must be finite, got {int((~np.isfinite(array)).sum())} values that are not.")

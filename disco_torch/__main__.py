@@ -1,0 +1,7 @@
+"""`python -m disco_torch` is `disco-torch`."""
+
+import sys
+
+from disco_torch.cli import main
+
+sys.exit(main())

@@ -1,0 +1,34 @@
+"""The command line: one small file a command, each a dataclass whose fields are its options."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import tyro
+
+from disco_torch.cli.evaluate import Evaluate
+from disco_torch.cli.plot import Plot
+from disco_torch.cli.rules import Rules
+from disco_torch.cli.train import Train, take_preset
+from disco_torch.cli.verify import Verify
+from disco_torch.envs import EnvironmentFailure
+
+
+def main(args: list[str] | None = None) -> int:
+    """Runs one command and returns its exit status; a mistake of the caller is one line, not a traceback."""
+    args = sys.argv[1:] if args is None else args
+    try:
+        preset, args = take_preset(args)
+        commands = (
+            Annotated[Train, tyro.conf.subcommand("train", default=Train(preset))]
+            | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+            | Annotated[Plot, tyro.conf.subcommand("plot")]
+            | Annotated[Rules, tyro.conf.subcommand("rules")]
+            | Annotated[Verify, tyro.conf.subcommand("verify")]
+        )
+        command: Train | Evaluate | Plot | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
+        return command.run()
+    except (ValueError, OSError, EnvironmentFailure) as error:
+        print(f"disco-torch: {error}", file=sys.stderr)
+        return 2

@@ -1,0 +1,49 @@
+"""`disco-torch evaluate`: how good the agent of a run is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, get_args
+
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from disco_torch.training.evaluation import PolicyKind, evaluate, load_run, record
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play whole episodes with the agent of a run, sampled and greedy, and print the mean return with its 95% interval."""
+
+    run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """The folder of the run."""
+    episodes: int = 100
+    """To play with each policy."""
+    num_envs: int = 10
+    """Copies of the environment to play in."""
+    seed: int = 1_000_003
+    """Of the evaluation; another than the run's, so that the episodes are new ones."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`."""
+    record: Path | None = None
+    """Also write an animated GIF of one episode here."""
+
+    def run(self) -> int:
+        trained = load_run(self.run_folder, self.device)
+        env = trained.make_env(min(self.num_envs, self.episodes))
+        table = Table("policy", "episodes", "mean return", "95% interval", "mean length")
+        kinds: tuple[PolicyKind, ...] = get_args(PolicyKind)
+        for policy in kinds:
+            result = evaluate(trained.agent, trained.params, env, self.episodes, policy=policy, seed=self.seed)
+            mean, low, high = result.interval
+            length = sum(result.lengths) / len(result.lengths)
+            table.add_row(policy, str(len(result.returns)), f"{mean:.4g}", f"{low:.4g} to {high:.4g}", f"{length:.4g}")
+        env.close()
+        console = Console()
+        console.print(table)
+        if self.record is not None:
+            frames = record(trained, self.record, seed=self.seed)
+            console.print(f"{frames} frames in {self.record}", highlight=False)
+        return 0

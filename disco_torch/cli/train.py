@@ -1,0 +1,56 @@
+"""`disco-torch train`: an agent for an environment, with a rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from disco_torch.training import PRESETS, TrainConfig, train
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent, with settings from a preset and changes to them.
+
+    Presets, given first as `--preset NAME`: {presets}.
+    """
+
+    config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
+    """All settings of the run."""
+    resume: Path | None = None
+    """The folder of a run to go on with; of the other options only --steps counts then, to lengthen it."""
+
+    def run(self) -> int:
+        result = train(self.config, resume=self.resume)
+        console = Console()
+        console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False)
+        if result.stopped:
+            console.print(f"stopped; go on with `disco-torch train --resume {result.folder}`", highlight=False)
+        else:
+            console.print(f"done; look at it with `disco-torch evaluate {result.folder}`", highlight=False)
+        return 0
+
+
+assert Train.__doc__ is not None
+Train.__doc__ = Train.__doc__.format(presets="; ".join(f"{name} ({what})" for name, (what, _) in PRESETS.items()))
+
+
+def take_preset(args: list[str]) -> tuple[TrainConfig, list[str]]:
+    """Removes `--preset NAME` from the arguments and returns the settings it stands for and the rest."""
+    name, rest, waiting = "default", [], False
+    for arg in args:
+        if waiting:
+            name, waiting = arg, False
+        elif arg == "--preset":
+            waiting = True
+        elif arg.startswith("--preset="):
+            name = arg.removeprefix("--preset=")
+        else:
+            rest.append(arg)
+    if waiting or name not in PRESETS:
+        raise ValueError(f"`--preset` must be one of {sorted(PRESETS)}, got {'nothing' if waiting else repr(name)}.")
+    return PRESETS[name][1], rest

@@ -1,0 +1,49 @@
+"""`disco-torch verify`: recompute a folder of reference outputs and say how far off we are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import torch
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from disco_torch.verification import Verdict, verify
+
+
+@dataclass(frozen=True)
+class Verify:
+    """Recompute every reference file of a folder and compare. Exit status 1 if anything is above the tolerance."""
+
+    folder: Annotated[Path, tyro.conf.Positional]
+    """With config.json and .npz files; see docs/verification.md."""
+    weights: Path | None = None
+    """The released Disco103 weights (disco_103.npz), for the cases that use them."""
+    dtype: Literal["float64", "float32"] = "float64"
+    """To compute in."""
+    tolerance: float | None = None
+    """Of the relative error: 1e-9 in float64, 5e-3 in float32 unless given."""
+
+    def run(self) -> int:
+        verdicts = verify(self.folder, self.weights, getattr(torch, self.dtype), self.tolerance)
+        console = Console()
+        console.print(table(verdicts))
+        failed = [verdict for verdict in verdicts if verdict.failed]
+        compared = sum(verdict.error is not None for verdict in verdicts)
+        largest = max(verdict.error for verdict in verdicts if verdict.error is not None)
+        console.print(
+            f"{compared - len(failed)} of {compared} quantities agree in {self.dtype}; largest error {largest:.1e}."
+        )
+        return 1 if failed else 0
+
+
+def table(verdicts: list[Verdict]) -> Table:
+    rows = Table("file", "quantity", "max relative error", "worst array", "verdict")
+    for verdict in verdicts:
+        error = "-" if verdict.error is None else f"{verdict.error:.1e}"
+        style = "red" if verdict.failed else None
+        rows.add_row(verdict.file, verdict.quantity, error, verdict.worst, verdict.verdict, style=style)
+    return rows

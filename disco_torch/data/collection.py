@@ -1,0 +1,154 @@
+"""Acting: an agent and a batch of environments make a rollout, and statistics of the episodes that ended in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from disco_torch.agents import sample_actions
+from disco_torch.envs import Environment, EnvStep
+from disco_torch.types import Observations, Params, Rollout, tree_dataclass, tree_map, tree_stack
+
+
+class ActingAgent(Protocol):
+    """What acting needs of an agent; `Agent` is one."""
+
+    def initial_state(self, batch_size: int) -> Any: ...
+
+    def act(
+        self,
+        params: Params,
+        observations: Observations,
+        generator: torch.Generator | None = None,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+    ) -> tuple[Tensor, Tensor, Any]: ...
+
+
+@tree_dataclass
+class ActorState:
+    """Where acting stands: the environments, what they showed last, the agent's memory and the episodes so far."""
+
+    env_state: Any
+    step: EnvStep
+    memory: Any
+    returns: Tensor  # [B] of the running episodes
+    lengths: Tensor  # [B]
+
+
+@tree_dataclass
+class Episodes:
+    """The episodes that ended within a rollout: where, [rows, B] bool, and their returns and lengths, [rows, B]."""
+
+    ends: Tensor
+    returns: Tensor
+    lengths: Tensor
+
+
+def init_actor(agent: ActingAgent, env: Environment, generator: torch.Generator) -> ActorState:
+    env_state, step = env.reset(generator)
+    zeros = torch.zeros(env.num_envs, device=env.device)
+    return ActorState(env_state, step, agent.initial_state(env.num_envs), zeros, zeros.clone())
+
+
+def collect(
+    agent: ActingAgent,
+    params: Params,
+    env: Environment,
+    actor: ActorState,
+    rows: int,
+    generator: torch.Generator,
+) -> tuple[Rollout, ActorState, Episodes]:
+    """Acts for `rows` steps in every copy of the environment.
+
+    Row t holds what was seen, done, and what had arrived; what the last action leads to is carried on in the returned
+    state and opens the next rollout. Episodes may span rollouts: their statistics are of the whole episode.
+    """
+    rollout_rows: list[Rollout] = []
+    ended: list[Episodes] = []
+    first_state = actor.memory
+    for _ in range(rows):
+        step = actor.step
+        actions, logits, memory = agent.act(params, step.observations, generator, step.is_first, actor.memory)
+        # A row that a time limit cut shows the last observation of that episode; the agent has acted on the next one's.
+        shown = step.observations if step.final_observations is None else step.final_observations
+        truncations = None if step.final_observations is None else step.truncations
+        rollout_rows.append(Rollout(shown, actions, step.rewards, step.discounts, logits, truncations))
+        env_state, step = env.step(actor.env_state, actions, generator)
+        returns, lengths = actor.returns + step.rewards, actor.lengths + 1
+        ended.append(Episodes(step.episode_ends, returns, lengths))
+        goes_on = (~(step.episode_ends | step.is_first)).to(returns.dtype)
+        actor = ActorState(env_state, step, memory, returns * goes_on, lengths * goes_on)
+    rollout = tree_stack(rollout_rows)
+    rollout.first_state = first_state
+    return rollout, actor, tree_stack(ended)
+
+
+StepFn = Callable[[Any], tuple[Any, Any, Any]]
+"""`step_fn(actions) -> (observations, rewards, dones)`, arrays or tensors of [B, ...]."""
+
+
+def as_tensor(x: Any, device: torch.device) -> Tensor:
+    """An array or a tensor as a tensor on `device`; float64 becomes float32, bytes stay bytes."""
+    tensor = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x)).to(device)
+    return tensor.float() if tensor.dtype == torch.float64 else tensor
+
+
+def collect_rollout(
+    agent: torch.nn.Module,
+    step_fn: StepFn,
+    obs: Any,
+    lstm_state: Any,
+    rollout_len: int,
+    device: torch.device | str | None = None,
+    generator: torch.Generator | None = None,
+) -> tuple[Rollout, Any, Any]:
+    """Acts with any module in any environment, for `DiscoTrainer`.
+
+    Args:
+      agent: with `forward_step(observations [B, ...], lstm_state) -> (outputs, lstm_state)`.
+      step_fn: executes actions [B], given as the kind of array that `obs` is, and returns what came: observations,
+        rewards and whether the episode is over. After an end the observation must be the next episode's first.
+      obs: observations to act on, [B, ...].
+      lstm_state: the agent's memory, from `agent.init_lstm_state(B, device)` at first.
+      rollout_len: steps to take.
+      device: for the rollout; the agent's unless given.
+      generator: the source of randomness, on that device.
+
+    Returns:
+      A rollout of `rollout_len` steps and so one row more, the observations and the memory to go on with.
+    """
+    device = next(agent.parameters()).device if device is None else torch.device(device)
+    as_numpy = not isinstance(obs, Tensor)
+    shown = as_tensor(obs, device)
+    batch = shown.shape[0]
+    rewards, dones = torch.zeros(batch, device=device), torch.zeros(batch, dtype=torch.bool, device=device)
+    rows: list[Rollout] = []
+    for t in range(rollout_len + 1):
+        with torch.no_grad():
+            out, next_state = agent.forward_step(shown, lstm_state)  # type: ignore[operator]
+        logits = out["logits"]
+        actions = sample_actions(logits, generator)
+        rows.append(Rollout(shown, actions, rewards, 1.0 - dones.float(), logits))
+        if t == rollout_len:  # the last row only bootstraps: nothing is executed on it
+            break
+        obs, reward, done = step_fn(actions.cpu().numpy() if as_numpy else actions)
+        shown, rewards, dones = as_tensor(obs, device), as_tensor(reward, device).float(), as_tensor(done, device).bool()
+        check_step(batch, shown, rewards, dones)
+        lstm_state = reset_memory(next_state, dones)
+    return tree_stack(rows), obs, lstm_state
+
+
+def reset_memory(state: Any, dones: Tensor) -> Any:
+    """Zeros in the memory of the entries that are done; every tensor of the memory is [B, ...]."""
+    return tree_map(lambda x: torch.where(dones.reshape(-1, *[1] * (x.ndim - 1)), torch.zeros_like(x), x), state)
+
+
+def check_step(batch: int, observations: Tensor, rewards: Tensor, dones: Tensor) -> None:
+    for name, value in (("observations", observations), ("rewards", rewards), ("dones", dones)):
+        if value.shape[:1] != (batch,):
+            raise ValueError(f"`step_fn` must return {name} of [{batch}, ...], got {list(value.shape)}; one entry a copy.")

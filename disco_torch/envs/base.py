@@ -1,0 +1,91 @@
+"""What every environment is: a batch of copies that step together, and one layout of what a step gives.
+
+`B` copies. A step answers with one row for each copy: what arrived (reward, discount), and the observation to act on next.
+
+    the episode goes on     observations = s_{t+1}    discounts 1
+    it ended                observations = s'_0       discounts 0    is_first, episode_ends
+    a time limit cut it     observations = s'_0       discounts 1    is_first, episode_ends, truncations;
+                                                                     final_observations = the last of the cut episode
+
+An environment may also show the ended episode's last observation, and spend one more step (whose action is ignored) to
+show the next one's first; that row has reward 0, discount 0 and `is_first`. The steps that a loss may learn from are the
+same either way.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from disco_torch.types import Observations, tree_dataclass
+
+State = Any
+"""A tree of tensors where the environment `saves_state`, else None."""
+
+
+@tree_dataclass
+class EnvStep:
+    """One row of every copy, on the environment's device.
+
+    Attributes:
+      observations: tree of [B, ...], what the agent acts on next.
+      rewards: [B] float32, of the step that led here; 0 at a reset.
+      discounts: [B] float32, 0 where this row closes an episode, else 1.
+      truncations: [B] bool, whether a time limit cut the episode with this step.
+      final_observations: tree of [B, ...]: where `truncations`, the last observation of the cut episode, elsewhere equal to
+        `observations`. None if this environment never truncates.
+      is_first: [B] bool, whether `observations` begins an episode, before which a memory starts anew.
+      episode_ends: [B] bool, whether an episode ended with this step in either way; for statistics.
+    """
+
+    observations: Observations
+    rewards: Tensor
+    discounts: Tensor
+    truncations: Tensor
+    final_observations: Observations | None
+    is_first: Tensor
+    episode_ends: Tensor
+
+
+class EnvironmentFailure(RuntimeError):
+    """An environment raised, died or gave something that cannot be learned from; says which, when and in which copy."""
+
+
+class Environment(ABC):
+    """A batch of `num_envs` copies of one environment with discrete actions.
+
+    Attributes:
+      name: for messages and logs.
+      num_envs: how many copies step together, `B`.
+      num_actions: actions are 0 .. num_actions - 1.
+      device: where the tensors of each `EnvStep` lie.
+      observation_example: one observation without the leading dimension, zeros in the shapes and dtypes that come.
+      saves_state: whether `state` is the whole state, so that a checkpoint can hold it and a step is a pure function.
+    """
+
+    name: str
+    num_envs: int
+    num_actions: int
+    device: torch.device
+    observation_example: Observations
+    saves_state: bool = False
+
+    @abstractmethod
+    def reset(self, generator: torch.Generator) -> tuple[State, EnvStep]:
+        """Begins an episode in every copy; randomness comes from `generator`."""
+
+    @abstractmethod
+    def step(self, state: State, actions: Tensor, generator: torch.Generator) -> tuple[State, EnvStep]:
+        """Takes `actions`, [B] integers, in the copies that `state` describes."""
+
+    def render(self, state: State = None) -> np.ndarray | None:
+        """An image of copy 0, [height, width, 3] uint8, or None if this environment draws none."""
+        return None
+
+    def close(self) -> None:
+        """Frees what the environment holds outside of its state, such as windows and worker processes."""
+        return None

@@ -1,0 +1,284 @@
+"""Gymnasium's vector environments behind the protocol of this package: three ways to begin anew become one layout."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from disco_torch.checks import check_actions, check_positive, check_shape
+from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
+from disco_torch.envs.reset_modes import reset_mode_of
+from disco_torch.envs.spaces import BadOutput, observation_example, observation_tensors, stack_observations
+from disco_torch.envs.vector_failures import close_workers, trace_failure
+from disco_torch.types import Observations, tree_map
+
+
+class GymnasiumEnvironment(Environment):
+    """Any vector environment of Gymnasium with discrete actions. Its state stays inside, so `state` is None.
+
+    Each autoreset mode gives the rows of `disco_torch.envs.base`:
+      same_step: the row that ends an episode shows the next one's first observation; the cut episode's last one comes from
+        `info["final_obs"]`.
+      disabled: the adapter resets finished copies right after the step, and returns what same_step would.
+      next_step: the row that ends an episode shows its last observation; one more row, whose action is ignored, shows the
+        next one's first with reward 0 and discount 0.
+      envpool: as next_step, for pools that take no seed at reset (they are seeded when made).
+
+    Episodes that are terminated and truncated at once count as terminated.
+
+    Args:
+      env: the vector environment. A pool without `single_observation_space` is taken to name the spaces of one copy.
+      name: for messages; the environment's id unless given.
+      device: where the tensors shall lie.
+      autoreset_mode: a name from above or Gymnasium's `AutoresetMode`; read from `env.metadata` unless given.
+    """
+
+    saves_state = False
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        *,
+        name: str | None = None,
+        device: str | torch.device = "cpu",
+        autoreset_mode: str | AutoresetMode | None = None,
+    ) -> None:
+        self.env = env
+        self.name = name or getattr(env.spec, "id", None) or type(env.unwrapped).__name__
+        self.num_envs = _num_envs(env)
+        self.device = torch.device(device)
+        self._mode = reset_mode_of(env, autoreset_mode)
+        single = hasattr(env, "single_observation_space")
+        self._action_space = _discrete(env.single_action_space if single else env.action_space)
+        self.num_actions = int(self._action_space.n)
+        self._space = env.single_observation_space if single else env.observation_space
+        self.observation_example = tree_map(lambda x: x.to(self.device), observation_example(self._space))
+        self._steps = 0
+        self._failed = False
+        self._waits_for_first: np.ndarray | None = None  # [B] copies whose next row begins an episode; None before reset
+
+    def reset(self, generator: torch.Generator) -> tuple[None, EnvStep]:
+        """Begins an episode in every copy; their seeds are consecutive numbers from one that is drawn here."""
+        with self._naming_failures():
+            if self._mode == "envpool":
+                batch, _ = self.env.reset()
+            else:
+                # A vector environment may take one seed only, from which it counts up.
+                seed = torch.randint(2**31 - self.num_envs, (), generator=generator, device=generator.device)
+                batch, _ = self.env.reset(seed=int(seed))
+            observations = self._tensors(batch)
+        no = np.zeros(self.num_envs, dtype=bool)
+        self._waits_for_first = no
+        return None, self._row(observations, no, observations, closes=no, truncated=no, begins=~no, ended=no)
+
+    def step(self, state: None, actions: Tensor, generator: torch.Generator) -> tuple[None, EnvStep]:
+        """Takes a step in every copy. The copies drew their randomness at reset; `generator` is not read."""
+        if self._waits_for_first is None:
+            raise ValueError("`reset` must come before `step`, got a step first; it begins the first episodes.")
+        host_actions = self._host_actions(actions)
+        self._steps += 1
+        with self._naming_failures():
+            batch, rewards, terminations, truncations, infos = self.env.step(host_actions)
+            rewards = self._rewards(rewards)
+            terminated, truncated = self._flags("terminations", terminations), self._flags("truncations", truncations)
+            ended = terminated | truncated
+            truncated = truncated & ~terminated
+            observations = self._tensors(batch)
+            if self._mode in ("next_step", "envpool"):
+                return None, self._next_step_row(observations, rewards, terminated, truncated)
+            final = observations
+            if self._mode == "disabled" and ended.any():
+                batch, _ = self.env.reset(options={"reset_mask": ended})
+                last, observations = observations, self._tensors(batch)
+                final = _where(truncated, last, observations)
+            elif truncated.any():
+                final = self._with_finals(observations, infos, np.flatnonzero(truncated))
+        return None, self._row(
+            observations, rewards, final, closes=terminated, truncated=truncated, begins=ended, ended=ended
+        )
+
+    def render(self, state: None = None) -> np.ndarray | None:
+        """An image of copy 0 if the environment was made with render_mode="rgb_array", else None."""
+        if getattr(self.env, "render_mode", None) != "rgb_array":
+            return None
+        vector = self.env.unwrapped
+        frames = (vector.envs[0].render(),) if isinstance(vector, SyncVectorEnv) else self.env.render()
+        return None if frames is None else np.asarray(frames[0])
+
+    def close(self) -> None:
+        """Closes the vector environment and ends its workers, also those of one that failed."""
+        vector = self.env.unwrapped
+        if self._failed and isinstance(vector, AsyncVectorEnv):
+            close_workers(vector)
+        else:
+            self.env.close()
+
+    def _next_step_row(
+        self, observations: Observations, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
+    ) -> EnvStep:
+        """The row of a mode that shows last observations, and first ones a step later."""
+        begins = self._waits_for_first
+        assert begins is not None
+        ended = terminated | truncated
+        self._waits_for_first = ended
+        rewards = np.where(begins, np.float32(0.0), rewards)
+        closes = terminated | begins
+        return self._row(observations, rewards, observations, closes=closes, truncated=truncated, begins=begins, ended=ended)
+
+    def _row(
+        self,
+        observations: Observations,
+        rewards: np.ndarray,
+        final_observations: Observations,
+        *,
+        closes: np.ndarray,
+        truncated: np.ndarray,
+        begins: np.ndarray,
+        ended: np.ndarray,
+    ) -> EnvStep:
+        return EnvStep(
+            observations=observations,
+            rewards=torch.tensor(rewards, dtype=torch.float32, device=self.device),
+            discounts=torch.tensor(~closes, dtype=torch.float32, device=self.device),
+            truncations=torch.tensor(truncated, device=self.device),
+            final_observations=final_observations,
+            is_first=torch.tensor(begins, device=self.device),
+            episode_ends=torch.tensor(ended, device=self.device),
+        )
+
+    def _host_actions(self, actions: Tensor) -> np.ndarray:
+        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
+        actions = actions.cpu()
+        check_actions("actions", actions, self.num_actions)
+        return (actions.numpy() + self._action_space.start).astype(self._action_space.dtype)
+
+    def _tensors(self, batch: Any) -> Observations:
+        return observation_tensors(self._space, batch, np.arange(self.num_envs), self.device)
+
+    def _rewards(self, rewards: Any) -> np.ndarray:
+        """[B] float32, all finite."""
+        rewards = np.asarray(rewards)
+        if rewards.shape != (self.num_envs,):
+            raise BadOutput(f"rewards must have shape [{self.num_envs}], got {list(rewards.shape)}")
+        bad = np.flatnonzero(~(np.abs(rewards) <= np.finfo(np.float32).max))  # NaN compares false
+        if bad.size:
+            raise BadOutput(f"the reward must be a finite float32, got {rewards[bad[0]]}", copy=int(bad[0]))
+        return rewards.astype(np.float32)
+
+    def _flags(self, name: str, flags: Any) -> np.ndarray:
+        flags = np.array(flags, dtype=bool)
+        if flags.shape != (self.num_envs,):
+            raise BadOutput(f"{name} must have shape [{self.num_envs}], got {list(flags.shape)}")
+        return flags
+
+    def _with_finals(self, observations: Observations, infos: dict[str, Any], cut: np.ndarray) -> Observations:
+        """`observations` with the last ones of the episodes that a time limit cut in the copies `cut`, [K]."""
+        finals = infos.get("final_obs")
+        separate = isinstance(finals, np.ndarray) and finals.dtype == object  # else arrays of the whole batch
+        if finals is None or (separate and any(finals[copy] is None for copy in cut)):
+            raise BadOutput("info['final_obs'] must hold the last observation of a truncated episode", int(cut[0]))
+        if separate:
+            finals = stack_observations(self._space, [finals[copy] for copy in cut])
+        else:
+            finals = pytree.tree_map(lambda x: np.asarray(x)[cut], finals)
+        last = observation_tensors(self._space, finals, cut, self.device, "final_obs")  # [K, ...]
+        where = torch.tensor(cut, device=self.device)
+        return pytree.tree_map(lambda x, y: x.index_copy(0, where, y), observations, last)
+
+    @contextmanager
+    def _naming_failures(self) -> Iterator[None]:
+        """Turns whatever goes wrong inside the environment into an error that says which, when and in which copy."""
+        try:
+            yield
+        except Exception as error:
+            self._failed = True
+            copy, problem = trace_failure(self.env, error)
+            place = "in all copies or one that could not be told" if copy is None else f"in copy {copy}"
+            raise EnvironmentFailure(
+                f"environment {self.name!r} failed at step {self._steps} {place}: {problem}. "
+                "Close it and make a new one; if it fails there again, look into the environment itself."
+            ) from error
+
+
+def make_gymnasium(
+    env_id: str,
+    num_envs: int,
+    *,
+    device: str | torch.device = "cpu",
+    vectorization_mode: str = "sync",
+    **env_kwargs: Any,
+) -> GymnasiumEnvironment:
+    """Makes `num_envs` copies of a registered environment, with the autoreset mode that wastes no row (same_step).
+
+    Args:
+      env_id: as `gymnasium.make` takes it, also "module:Name-v0" to import a module first.
+      num_envs: how many copies.
+      device: where the tensors shall lie.
+      vectorization_mode: "sync" steps the copies in turn, "async" each in a process of its own, "vector_entry_point" uses
+        the environment's own vector version, with the autoreset mode that it has.
+      env_kwargs: for the environment, and `wrappers` and `vector_kwargs` for `gymnasium.make_vec`.
+    """
+    check_positive("num_envs", num_envs, "it is the number of copies that step together")
+    if vectorization_mode != "vector_entry_point":
+        vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP, **env_kwargs.pop("vector_kwargs", {})}
+        env_kwargs = {**env_kwargs, "vector_kwargs": vector_kwargs}
+    try:
+        env = gymnasium.make_vec(env_id, num_envs, vectorization_mode=vectorization_mode, **env_kwargs)
+    except gymnasium.error.UnregisteredEnv as error:
+        raise ValueError(_unknown_id(env_id)) from error
+    try:
+        return GymnasiumEnvironment(env, name=env_id, device=device)
+    except Exception:
+        env.close()
+        raise
+
+
+def _unknown_id(env_id: str) -> str:
+    known = {name.lower(): name for name in ["catch", *gymnasium.registry]}
+    near = [known[match] for match in difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)]
+    return (
+        f"`name` must be 'catch' or an environment that Gymnasium knows, got {env_id!r}; "
+        + (f"did you mean {', '.join(map(repr, near))}? " if near else "")
+        + "An environment of another package is known once that package is imported, as in 'package:Name-v0'."
+    )
+
+
+def _num_envs(env: Any) -> int:
+    if hasattr(env, "num_envs"):
+        return int(env.num_envs)
+    if hasattr(env, "__len__"):  # some pools
+        return len(env)
+    raise ValueError(
+        f"`env` must be a vector environment, got the single {type(env).__name__}; "
+        "make it with gymnasium.make_vec, or with `make_gymnasium` here."
+    )
+
+
+def _discrete(space: spaces.Space[Any]) -> spaces.Discrete:
+    if isinstance(space, spaces.Discrete):
+        return space
+    hint = (
+        "continuous actions are not supported; wrap the environment with gymnasium.wrappers.DiscretizeAction"
+        if isinstance(space, spaces.Box)
+        else "only single discrete actions are supported; number the combinations with gymnasium.wrappers.TransformAction"
+    )
+    raise ValueError(f"`single_action_space` must be Discrete, got {space}; {hint}.")
+
+
+def _where(mask: np.ndarray, chosen: Observations, otherwise: Observations) -> Observations:
+    """Trees of [B, ...]: `chosen` in the copies of `mask`, [B]."""
+
+    def pick(x: Tensor, y: Tensor) -> Tensor:
+        return torch.where(torch.tensor(mask, device=x.device).reshape(-1, *[1] * (x.ndim - 1)), x, y)
+
+    return pytree.tree_map(pick, chosen, otherwise)

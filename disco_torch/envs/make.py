@@ -1,0 +1,21 @@
+"""Environments by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from disco_torch.envs.base import Environment
+from disco_torch.envs.catch import Catch
+from disco_torch.envs.gymnasium_env import make_gymnasium
+
+
+def make_env(name: str, num_envs: int, *, device: str | torch.device = "cpu", **kwargs: Any) -> Environment:
+    """Makes `num_envs` copies: "catch" as tensors on `device`, any other name as an id of Gymnasium.
+
+    `kwargs` go to `Catch` (rows, columns) or to `make_gymnasium` (vectorization_mode, and what the environment takes).
+    """
+    if name == "catch":
+        return Catch(num_envs, device=device, **kwargs)
+    return make_gymnasium(name, num_envs, device=device, **kwargs)

@@ -1,0 +1,131 @@
+"""What a training run is: one dataclass, and presets of it by name. The command line is derived from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from disco_torch.agents import AgentConfig
+from disco_torch.checks import check_between
+from disco_torch.optim import AdamConfig
+
+Setting = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run. The defaults suit small environments; see the presets for settings that were measured."""
+
+    env: str = "catch"
+    """`catch`, or the id of a Gymnasium environment with discrete actions."""
+    env_args: dict[str, Setting] = field(default_factory=dict)
+    """Arguments of the environment, such as `rows 5 columns 5`."""
+    rule: str = "auto"
+    """`disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: Disco103 if its weights are at hand, else
+    actor-critic."""
+    hyper_params: dict[str, float] = field(default_factory=dict)
+    """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
+    seed: int = 0
+    """Of everything random in the run."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: the GPU if there is one."""
+
+    steps: int = 200_000
+    """Environment steps to take, over all copies."""
+    num_envs: int = 4
+    """Copies of the environment that step together."""
+    rollout_length: int = 30
+    """Rows of each rollout: the observations and actions between two updates."""
+    batch_size: int = 64
+    """Trajectories an update learns from."""
+    updates_per_rollout: int = 1
+    """Updates after each rollout."""
+    replay_capacity: int = 1024
+    """Trajectories to keep for replay."""
+    replayed_share: float = 1.0
+    """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
+
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The agent's network."""
+    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=1e-3))
+    """Adam: learning rate, clip of the update, weight decay."""
+    schedule: Literal["constant", "cosine"] = "constant"
+    """Of the learning rate; `cosine` falls to 0 at the last step."""
+    warmup_steps: int = 0
+    """Environment steps over which the learning rate rises from 0."""
+
+    name: str = ""
+    """Of the run; made of environment, rule and seed unless given."""
+    runs: Path = Path("runs")
+    """The folder that runs are written to."""
+    log_every: int = 20
+    """Rollouts between two lines of metrics."""
+    checkpoint_every: int = 500
+    """Rollouts between two checkpoints; 0 for one at the end alone."""
+    keep_checkpoints: int = 2
+    """Checkpoints to keep, the newest ones."""
+    checkpoint_replay: bool = True
+    """Whether checkpoints hold the replay; without it a resumed run fills it anew."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+    wandb_project: str = ""
+    """Also log to this Weights & Biases project."""
+    trackio_project: str = ""
+    """Also log to this trackio project."""
+
+    def __post_init__(self) -> None:
+        least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}
+        least |= {"replay_capacity": 1, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        check_between("replayed_share", self.replayed_share, 0.0, 1.0)
+        if self.replay_capacity < self.num_envs:
+            raise ValueError(
+                f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
+            )
+
+    @property
+    def num_fresh(self) -> int:
+        """Trajectories of each batch that are the newest ones."""
+        return round(self.batch_size * (1.0 - self.replayed_share))
+
+    @property
+    def steps_per_rollout(self) -> int:
+        return self.num_envs * self.rollout_length
+
+
+def _notebook(**changes: object) -> TrainConfig:
+    """The reference's evaluation notebook: two copies of 8x8 Catch, rollouts of 29 rows, 1000 of them."""
+    config = TrainConfig(env="catch", num_envs=2, rollout_length=29, steps=58_000, optimizer=AdamConfig(learning_rate=1e-2))
+    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+PRESETS: dict[str, tuple[str, TrainConfig]] = {
+    "default": ("settings for small environments", TrainConfig()),
+    "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
+    "catch-actor-critic": (
+        "8x8 Catch with actor-critic",
+        _notebook(
+            rule="actor-critic",
+            num_envs=16,
+            steps=464_000,
+            hyper_params={"entropy_cost": 0.01},
+            optimizer=AdamConfig(learning_rate=1e-3),
+            agent=AgentConfig(dense=(256, 256)),
+        ),
+    ),
+    "cartpole": (
+        "CartPole-v1 with Disco103",
+        TrainConfig(
+            env="CartPole-v1",
+            rule="disco103",
+            steps=240_000,
+            # Position, velocity, angle and angular velocity, each to about unit size.
+            agent=AgentConfig(observation_scale=(0.4, 0.5, 5.0, 0.5)),
+        ),
+    ),
+}
+"""Named settings, each with what it is for."""

@@ -1,0 +1,187 @@
+"""`train`: a run from its configuration to its folder of results."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from disco_torch.analysis import plot_curves
+from disco_torch.envs import EnvironmentFailure
+from disco_torch.training.checkpoint import load_checkpoint, save_checkpoint
+from disco_torch.training.config import TrainConfig
+from disco_torch.training.folder import RunFolder
+from disco_torch.training.schedule import learning_rate
+from disco_torch.training.session import TrainingSession, resolve_rule
+from disco_torch.training.sinks import JsonlSink, Metrics, ServiceSink, Sink, TensorBoardSink
+from disco_torch.training.view import LiveView
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run ended with. `stopped` says that it was asked to end before its last step."""
+
+    folder: Path
+    metrics: list[Metrics]
+    stopped: bool
+
+    @property
+    def final_return(self) -> float:
+        """Mean return of the last episodes, NaN if none has ended."""
+        return self.metrics[-1].get("return", float("nan")) if self.metrics else float("nan")
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C or SIGTERM into a question that the loop asks; a second Ctrl-C interrupts at once."""
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    except ValueError:  # not in the main thread, which alone may handle signals
+        before = {}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def train(config: TrainConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> TrainResult:
+    """Trains an agent and writes a folder with everything about it.
+
+    Args:
+      config: of a new run; when resuming, its `steps` may lengthen the run.
+      resume: the folder of a run to go on with, with its own configuration.
+      view: show the live view, where there is a terminal.
+    """
+    if resume is not None:
+        folder = RunFolder.open(Path(resume), extend_to=None if config is None else config.steps)
+        content = load_checkpoint(folder.checkpoints)
+        session = TrainingSession(folder.config)
+        session.load_state_dict(content["session"])
+        return _Loop(folder, session, content["seconds"], content["metrics_bytes"]).run(view)
+    config = config or TrainConfig()
+    config = dataclasses.replace(config, rule=resolve_rule(config.rule))
+    session = TrainingSession(config)  # before the folder: what cannot be built leaves none behind
+    return _Loop(RunFolder.create(config), session).run(view)
+
+
+class _Loop:
+    """The loop of one run."""
+
+    def __init__(
+        self, folder: RunFolder, session: TrainingSession, seconds_before: float = 0.0, metrics_bytes: int | None = None
+    ) -> None:
+        self.folder, self.config, self.session = folder, folder.config, session
+        self.seconds_before = seconds_before
+        self.jsonl = JsonlSink(folder.metrics, metrics_bytes)
+        self.started = time.monotonic()
+        self.start_counters = dataclasses.replace(session.counters)
+
+    def run(self, view: bool) -> TrainResult:
+        session, config = self.session, self.config
+        title = f"{config.env} with {config.rule}, seed {config.seed}, on {session.device}: {self.folder.path}"
+        size = session.replay.num_bytes / 2**20
+        live = LiveView(title)
+        live.console.print(f"{title} (replay {size:.1f} MiB)", highlight=False)
+        with ExitStack() as stack:
+            stack.callback(session.env.close)
+            sinks = self._sinks()
+            for sink in sinks:
+                stack.callback(sink.close)
+            asked_to_stop = stack.enter_context(stop_signals())
+            if view:
+                stack.enter_context(live)
+            while session.counters.steps < config.steps and not asked_to_stop():
+                self._advance()
+                if session.counters.rollouts % config.log_every == 0:
+                    metrics = self._metrics()
+                    for sink in sinks:
+                        sink.write(metrics)
+                    live.show(metrics)
+                if config.checkpoint_every and session.counters.rollouts % config.checkpoint_every == 0:
+                    self._save()
+            self._save()
+        return self._finish(stopped=session.counters.steps < config.steps)
+
+    def _sinks(self) -> list[Sink]:
+        config = self.config
+        sinks: list[Sink] = [self.jsonl]
+        if config.tensorboard:
+            sinks.append(TensorBoardSink(self.folder.path))
+        for module, project in (("wandb", config.wandb_project), ("trackio", config.trackio_project)):
+            if project:
+                sinks.append(ServiceSink(module, project, self.folder.path.name, self.folder.plain_config()))
+        return sinks
+
+    def _advance(self) -> None:
+        """One rollout; if the environment fails in it, the state from before it is saved first."""
+        generator = self.session.generator.get_state()
+        try:
+            self.session.advance()
+        except EnvironmentFailure:
+            self.session.generator.set_state(generator)
+            self._save()
+            raise
+
+    def _metrics(self) -> Metrics:
+        session, counters = self.session, self.session.counters
+        finished = session.read_episodes()
+        seconds = time.monotonic() - self.started
+        per_second = (counters.steps - self.start_counters.steps) / seconds
+        metrics: Metrics = {
+            "steps": counters.steps,
+            "updates": counters.updates,
+            "episodes": counters.episodes,
+            "seconds": self.seconds_before + seconds,
+            "steps_per_second": per_second,
+            "updates_per_second": (counters.updates - self.start_counters.updates) / seconds,
+            "minutes_left": (self.config.steps - counters.steps) / max(per_second, 1e-9) / 60,
+            "learning_rate": learning_rate(self.config, counters.steps),
+            "interval_episodes": len(finished),
+        }
+        if session.recent:
+            metrics["return"] = sum(numbers[0] for numbers in session.recent) / len(session.recent)
+            metrics["length"] = sum(numbers[1] for numbers in session.recent) / len(session.recent)
+        if finished:
+            metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
+        return metrics | {name: float(value) for name, value in session.logs.items()}
+
+    def _save(self) -> None:
+        content = {
+            "session": self.session.state_dict(),
+            "config": json.dumps(self.folder.plain_config()),
+            "metrics_bytes": self.jsonl.position(),
+            "seconds": self.seconds_before + time.monotonic() - self.started,
+        }
+        save_checkpoint(self.folder.checkpoints, self.session.counters.rollouts, content, self.config.keep_checkpoints)
+
+    def _finish(self, stopped: bool) -> TrainResult:
+        metrics = self.folder.read_metrics()
+        result = TrainResult(self.folder.path, metrics, stopped)
+        with_return = [line for line in metrics if "return" in line]
+        if with_return:
+            curve = ([line["steps"] for line in with_return], [line["return"] for line in with_return])
+            plot_curves({self.config.rule: [curve]}, self.folder.curve, title=self.config.env)
+        self.folder.write_summary(
+            {
+                **dataclasses.asdict(self.session.counters),
+                "seconds": self.seconds_before + time.monotonic() - self.started,
+                "final_return": result.final_return,
+                "finished": not stopped,
+            }
+        )
+        return result

@@ -1,0 +1,152 @@
+"""A training run in memory: everything that a configuration builds, and everything that changes while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from disco_torch.agents import Agent
+from disco_torch.data import ActorState, Episodes, Replay, collect, init_actor
+from disco_torch.envs import Environment, make_env
+from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
+from disco_torch.training.checkpoint import pack, unpack
+from disco_torch.training.config import TrainConfig
+from disco_torch.training.schedule import learning_rate
+from disco_torch.training.update import Learner, LearnerState
+from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
+from disco_torch.types import Logs, Rollout, tree_map
+from disco_torch.weights import load_rule, local_disco103_weights
+
+RECENT_EPISODES = 100
+
+
+def resolve_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"`device` must be one that this machine has, got {name!r} without a GPU; use cpu.")
+    return torch.device(name)
+
+
+def resolve_rule(name: str) -> str:
+    """The rule that `auto` stands for here: Disco103 if its weights are at hand, else one that needs none."""
+    if name != "auto":
+        return name
+    return "actor-critic" if local_disco103_weights() is None else "disco103"
+
+
+@dataclass
+class Counters:
+    rollouts: int = 0
+    steps: int = 0
+    updates: int = 0
+    episodes: int = 0
+
+
+class TrainingSession:
+    """Acts, stores and learns, one rollout at a time. Same configuration and device: same run."""
+
+    def __init__(self, config: TrainConfig) -> None:
+        self.config = config
+        self.device = resolve_device(config.device)
+        self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
+        self.rule: UpdateRule = load_rule(config.rule).to(self.device)
+        resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)  # says at once what is wrong with them
+        num_actions, example = self.env.num_actions, self.env.observation_example
+        self.agent = Agent(example, num_actions, self.rule.outputs(num_actions), config.agent).to(self.device)
+        self.learner = Learner(self.agent, self.rule, config.optimizer, config.hyper_params)
+        self.value_function = self._value_function(example)
+        memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
+        self.replay = Replay(config.replay_capacity, config.rollout_length, example, num_actions, self.device, memory)
+        self.generator = torch.Generator(self.device).manual_seed(config.seed)
+        self.learner_state: LearnerState = self.learner.init(self.generator)
+        self.value_state: ValueFunctionState | None = None
+        if self.value_function is not None:
+            self.value_state = self.value_function.init(self.generator)
+        self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
+        self.counters = Counters()
+        self.logs: Logs = {}
+        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
+        """Returns and lengths of the last episodes."""
+        self.unread: list[Episodes] = []
+        """Episodes of rollouts whose numbers have not been fetched from the device yet."""
+
+    def _value_function(self, example: Any) -> ValueFunction | None:
+        """A value function beside the agent, for the one rule that needs it."""
+        if not isinstance(self.rule, PolicyGradient):
+            return None
+        value_function = ValueFunction(example, ValueFunctionConfig(aligned=True))
+        value_function.net.to(self.device)
+        return value_function
+
+    def advance(self) -> None:
+        """One rollout and its updates."""
+        config, counters = self.config, self.counters
+        params = self.learner_state.params
+        rollout, actor, episodes = collect(self.agent, params, self.env, self.actor, config.rollout_length, self.generator)
+        self.actor = actor
+        self.replay.add(rollout)
+        self.unread.append(episodes)
+        counters.rollouts += 1
+        counters.steps += config.steps_per_rollout
+        if len(self.replay) < min(config.batch_size, config.replay_capacity):
+            return
+        for _ in range(config.updates_per_rollout):
+            self._update(self.replay.sample(config.batch_size, self.generator, config.num_fresh))
+
+    def _update(self, batch: Rollout) -> None:
+        value_out = None
+        if self.value_function is not None and self.value_state is not None:
+            with torch.no_grad():
+                out, _ = self.agent.unroll(self.learner_state.params, batch.observations)
+            self.value_state, value_out, _ = self.value_function.update(self.value_state, batch, out["logits"])
+        rate = learning_rate(self.config, self.counters.steps)
+        self.learner_state, self.logs = self.learner.update(
+            self.learner_state, batch, value_out=value_out, learning_rate=rate
+        )
+        self.counters.updates += 1
+
+    def read_episodes(self) -> list[tuple[float, float]]:
+        """Returns and lengths of the episodes that ended since the last call."""
+        finished: list[tuple[float, float]] = []
+        for episodes in self.unread:
+            numbers = torch.stack([episodes.returns[episodes.ends], episodes.lengths[episodes.ends]], dim=1)
+            finished += [(row[0], row[1]) for row in numbers.tolist()]
+        self.unread = []
+        self.recent.extend(finished)
+        self.counters.episodes += len(finished)
+        return finished
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes, as tensors and plain values."""
+        self.read_episodes()
+        state: dict[str, Any] = {
+            "learner": pack(self.learner_state),
+            "value": pack(self.value_state),
+            "counters": dataclasses.asdict(self.counters),
+            "recent": [list(numbers) for numbers in self.recent],
+            "generator": self.generator.get_state(),
+        }
+        if self.env.saves_state:
+            state["actor"] = pack(self.actor)
+        if self.config.checkpoint_replay:
+            state["replay"] = self.replay.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint. An environment that cannot be saved begins new episodes."""
+        self.learner_state = unpack(state["learner"], self.learner_state)
+        self.value_state = unpack(state["value"], self.value_state)
+        self.counters = Counters(**state["counters"])
+        self.recent = deque(((numbers[0], numbers[1]) for numbers in state["recent"]), maxlen=RECENT_EPISODES)
+        if "replay" in state:
+            self.replay.load_state_dict(state["replay"])
+        self.generator.set_state(state["generator"])
+        if "actor" in state:
+            self.actor = unpack(state["actor"], self.actor)
+        else:
+            self.actor = init_actor(self.agent, self.env, self.generator)

@@ -1,0 +1,145 @@
+"""`DiscoTrainer`: learning with a discovered rule for any module in any environment, one call a rollout."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from disco_torch.data import Replay
+from disco_torch.data.alignment import check_rollout
+from disco_torch.optim import AdamConfig
+from disco_torch.rules import DiscoHyperParams, DiscoUpdateRule, UpdateRule, resolve_hyper_params
+from disco_torch.training.checkpoint import pack, unpack
+from disco_torch.training.update import Learner
+from disco_torch.types import AgentOutput, Observations, Params, Rollout, tree_map
+from disco_torch.weights import load_disco103_weights
+
+
+class ModuleAgent:
+    """Any module with `forward(observations, should_reset) -> outputs`, as learning needs it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def init(self, generator: torch.Generator | None = None) -> Params:
+        return {name: param.detach().clone() for name, param in self.module.named_parameters()}
+
+    def unroll(
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[AgentOutput, Any]:
+        out = functional_call(self.module, params, (observations, should_reset))
+        return (out[0] if isinstance(out, tuple) else out), state
+
+    def learning_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor
+    ) -> tuple[AgentOutput, AgentOutput | None]:
+        return self.unroll(params, rollout.observations, should_reset)[0], None
+
+
+class DiscoTrainer:
+    """Replay, updates, target network and the rule's state, behind one method.
+
+    Args:
+      agent: a module with `forward(observations [T, B, ...], should_reset [T, B])` returning a dict of `logits` [T, B, A],
+        `y` [T, B, Y], `z` [T, B, A, Y], `q` [T, B, A, V] and `aux_pi` [T, B, A, A]; `forward_step(observations [B, ...],
+        lstm_state)` returning outputs and memory; and `init_lstm_state(batch_size, device)`. Its parameters are changed in
+        place.
+      device: to learn on; the agent's unless given.
+      lr: learning rate.
+      hyper_params: changes to `DiscoHyperParams`.
+      replay_capacity: trajectories to keep.
+      batch_size: trajectories an update learns from; there is no update before as many are stored.
+      replay_ratio: updates a call of `step`.
+      weights_path: of the rule's weights; Disco103's are found or downloaded unless given.
+      rule: another rule than Disco103; `weights_path` is then not used.
+      seed: of the draws from the replay.
+    """
+
+    def __init__(
+        self,
+        agent: nn.Module,
+        *,
+        device: torch.device | str | None = None,
+        lr: float = 0.01,
+        hyper_params: Mapping[str, float] | DiscoHyperParams | None = None,
+        replay_capacity: int = 1024,
+        batch_size: int = 64,
+        replay_ratio: int = 1,
+        weights_path: str | Path | None = None,
+        rule: UpdateRule | None = None,
+        seed: int = 0,
+    ) -> None:
+        for method in ("forward", "forward_step", "init_lstm_state"):
+            if not callable(getattr(agent, method, None)):
+                raise ValueError(f"`agent` must have a method `{method}`, got {type(agent).__name__} without one.")
+        if replay_ratio < 1 or batch_size < 1 or replay_capacity < batch_size:
+            raise ValueError(
+                "`replay_ratio` and `batch_size` must be at least 1 and `replay_capacity` at least `batch_size`, "
+                f"got {replay_ratio}, {batch_size} and {replay_capacity}."
+            )
+        self.device = next(agent.parameters()).device if device is None else torch.device(device)
+        self.agent = agent.to(self.device)
+        if rule is None:
+            rule = DiscoUpdateRule()
+            load_disco103_weights(rule, weights_path)
+        self.rule = rule.to(self.device)
+        hyper = resolve_hyper_params(self.rule.hyper_params_type, hyper_params)
+        self.learner = Learner(ModuleAgent(self.agent), self.rule, AdamConfig(learning_rate=lr), hyper)
+        self.state = self.learner.init()
+        self.batch_size, self.replay_ratio, self.replay_capacity = batch_size, replay_ratio, replay_capacity
+        self.replay: Replay | None = None
+        self._stored_replay: dict[str, Any] | None = None  # loaded, until a rollout tells the shapes
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+
+    def step(self, rollout: Rollout) -> dict[str, float]:
+        """Stores a rollout of [T+1, B] rows, from `collect_rollout`, and learns from the replay.
+
+        Returns:
+          The logs of the last update, `total_loss` among them, and `updates`, how many there were. Before the replay holds
+          a batch there is none, and `total_loss` is NaN.
+        """
+        check_rollout(rollout)
+        replay = self._replay_for(rollout)
+        replay.add(rollout)
+        if len(replay) < self.batch_size:
+            return {"total_loss": float("nan"), "updates": 0.0}
+        for _ in range(self.replay_ratio):
+            self.state, logs = self.learner.update(self.state, replay.sample(self.batch_size, self.generator))
+        self._write_params()
+        return {name: float(value) for name, value in logs.items()} | {"updates": float(self.replay_ratio)}
+
+    def _replay_for(self, rollout: Rollout) -> Replay:
+        if self.replay is None:
+            rows, num_actions = rollout.rewards.shape[0], rollout.behaviour_logits.shape[2]
+            example = tree_map(lambda x: torch.zeros_like(x[0, 0]), rollout.observations)
+            self.replay = Replay(self.replay_capacity, rows, example, num_actions, self.device)
+            if self._stored_replay is not None:
+                self.replay.load_state_dict(self._stored_replay)
+                self._stored_replay = None
+        return self.replay
+
+    def _write_params(self) -> None:
+        with torch.no_grad():
+            for name, param in self.agent.named_parameters():
+                param.copy_(self.state.params[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that changes: the agent, the optimiser, the rule's state, the replay and the draws."""
+        return {
+            "learner": pack(self.state),
+            "replay": self._stored_replay if self.replay is None else self.replay.state_dict(),
+            "generator": self.generator.get_state(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a `state_dict`; the replay is filled when the first rollout tells its shapes."""
+        self.state = unpack(state["learner"], self.state)
+        self.generator.set_state(state["generator"])
+        self._write_params()
+        self.replay = None
+        self._stored_replay = state["replay"]

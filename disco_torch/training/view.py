@@ -1,0 +1,54 @@
+"""The live view of a run, and silence where there is no terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+SHOWN = {
+    "steps": "environment steps",
+    "steps_per_second": "steps/s",
+    "updates_per_second": "updates/s",
+    "episodes": "episodes",
+    "return": "mean return of recent episodes",
+    "length": "mean length of recent episodes",
+    "total_loss": "loss",
+    "entropy": "policy entropy",
+    "learning_rate": "learning rate",
+    "minutes_left": "minutes left",
+}
+
+
+def number(value: float) -> str:
+    return f"{int(value):,}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:,.4g}"
+
+
+class LiveView:
+    """A table that is redrawn in place. Without a terminal nothing is shown."""
+
+    def __init__(self, title: str, console: Console | None = None) -> None:
+        self.title = title
+        self.console = console or Console()
+        self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
+
+    def show(self, metrics: Mapping[str, float]) -> None:
+        if self._live is None:
+            return
+        table = Table(title=self.title, show_header=False)
+        for key, label in SHOWN.items():
+            if key in metrics:
+                table.add_row(label, number(metrics[key]))
+        self._live.update(table)
+
+    def __enter__(self) -> LiveView:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._live is not None:
+            self._live.stop()

@@ -1,0 +1,118 @@
+"""Rules by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from disco_torch.rules import (
+    ActorCritic,
+    ActorCriticConfig,
+    DiscoConfig,
+    PolicyGradient,
+    UpdateRule,
+)
+from disco_torch.weights.disco103 import find_disco103_weights, local_disco103_weights
+from disco_torch.weights.rule_files import load_rule_file
+
+
+@dataclass(frozen=True)
+class RuleEntry:
+    """A rule that has a name.
+
+    Attributes:
+      name: what `load_rule` knows it by.
+      kind: "discovered" or "by hand".
+      description: one line.
+      source: where it comes from.
+      num_parameters: how many numbers its weights are.
+      load: makes the rule, weights and all.
+      locate: its weights' file, or None as long as it is not on this machine; no function for a rule without weights.
+      config: what it is besides its weights, unless its file says so.
+    """
+
+    name: str
+    kind: str
+    description: str
+    source: str
+    num_parameters: int
+    load: Callable[[], UpdateRule]
+    locate: Callable[[], Path | None] | None = None
+    config: object = None
+
+
+# A rule that ships with the package is one more entry: its `.safetensors` file beside this one, `load` reads it with
+# `load_rule_file` and `locate` returns its path.
+REGISTRY: dict[str, RuleEntry] = {
+    entry.name: entry
+    for entry in (
+        RuleEntry(
+            name="disco103",
+            kind="discovered",
+            description="The rule discovered on 103 environments: Atari, ProcGen and DMLab.",
+            source="Oh et al., Nature 648 (2025); weights of google-deepmind/disco_rl",
+            num_parameters=754_778,
+            load=lambda: load_rule_file(find_disco103_weights(), config=DiscoConfig()),
+            locate=local_disco103_weights,
+            config=DiscoConfig(),
+        ),
+        RuleEntry(
+            name="actor-critic",
+            kind="by hand",
+            description="Policy gradient with V-trace advantages, a value loss and an entropy bonus.",
+            source="Espeholt et al., IMPALA (2018)",
+            num_parameters=0,
+            load=ActorCritic,
+            config=ActorCriticConfig(),
+        ),
+        RuleEntry(
+            name="policy-gradient",
+            kind="by hand",
+            description="Policy gradient with the advantages of a value function outside of the rule.",
+            source="Williams, REINFORCE (1992)",
+            num_parameters=0,
+            load=PolicyGradient,
+        ),
+    )
+}
+
+
+def list_rules() -> list[RuleEntry]:
+    """The rules that have names."""
+    return list(REGISTRY.values())
+
+
+def load_rule(
+    name_or_path: str | Path,
+    *,
+    config: DiscoConfig | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> UpdateRule:
+    """A rule by its name, or from a file.
+
+    Args:
+      name_or_path: a name of `list_rules()`, or a `.safetensors` or `.npz` file of a discovered rule.
+      config: for files, see `load_rule_file`: needed for an `.npz` whose shapes are not Disco103's.
+      device: where to put it.
+      dtype: of its parameters; as stored unless given.
+    """
+    entry = REGISTRY.get(str(name_or_path))
+    if entry is None:
+        check_name_or_file(name_or_path)
+        return load_rule_file(name_or_path, config=config, device=device, dtype=dtype)
+    if config is not None:
+        raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, which stands for all that rule is.")
+    return entry.load().to(device=device, dtype=dtype)
+
+
+def check_name_or_file(name_or_path: str | Path) -> None:
+    """Raises where this is neither a name of a rule nor a file."""
+    if str(name_or_path) not in REGISTRY and not Path(name_or_path).is_file():
+        raise ValueError(
+            f"`name_or_path` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
+            "which is neither."
+        )

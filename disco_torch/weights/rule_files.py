@@ -1,0 +1,115 @@
+"""Discovered rules in files: their weights and, in a `.safetensors`, all that they are besides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from disco_torch.rules import DiscoConfig, DiscoUpdateRule
+from disco_torch.types import Params
+from disco_torch.weights.arrays import stored_dtype
+from disco_torch.weights.configuration import config_from_plain, config_to_plain, first_difference
+from disco_torch.weights.disco103 import find_disco103_weights
+from disco_torch.weights.files import StoredFile, naming, read_file
+from disco_torch.weights.haiku import rule_layers
+from disco_torch.weights.parameters import metadata_of, params_from, plain_metadata, save_params
+
+
+def save_rule(
+    path: str | Path,
+    rule: DiscoUpdateRule,
+    *,
+    params: Params | None = None,
+    provenance: Mapping[str, Any] | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Writes a discovered rule; the file appears complete or not at all.
+
+    Args:
+      path: `.safetensors`, which carries the configuration too, or `.npz`, which the reference harness reads.
+      rule: the rule. Its list of inputs must consist of names; a function cannot be written.
+      params: to write instead of the rule's own, by the names of `rule.named_parameters()`.
+      provenance: where the rule comes from, as JSON can hold it; `.safetensors` only.
+      dtype: to store in; that of the parameters unless given.
+    """
+    _check_rule(rule)
+    config = config_to_plain(rule.config) if Path(path).suffix == ".safetensors" else None
+    save_params(path, rule, lambda: rule_layers(rule), params, metadata_of("rule", config, provenance), dtype)
+
+
+def load_rule_file(
+    path: str | Path,
+    *,
+    config: DiscoConfig | None = None,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+) -> DiscoUpdateRule:
+    """The rule in a file.
+
+    Args:
+      path: as `save_rule` or the reference harness wrote it.
+      config: what the rule is. A `.safetensors` file says so itself and must agree; an `.npz` file does not, and without
+        `config` it is taken for one of Disco103's shapes.
+      device: where to put it.
+      dtype: of its parameters; as stored unless given.
+    """
+    stored = read_file(path)
+    config = rule_config(stored, config)
+    with naming(stored.path):
+        rule = untrained_rule(config)
+        rule.to(device=device, dtype=dtype or stored_dtype(stored.arrays))
+    rule.load_state_dict(params_from(stored, rule, lambda: rule_layers(rule), "rule"))
+    return rule
+
+
+def untrained_rule(config: DiscoConfig) -> DiscoUpdateRule:
+    """A rule whose weights are yet to come; the caller's random numbers go on as if it had not been made."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        return DiscoUpdateRule(config)
+
+
+def rule_config(stored: StoredFile, expected: DiscoConfig | None = None) -> DiscoConfig:
+    """The configuration that a rule file is of: its own, else the expected one, else Disco103's."""
+    plain = plain_metadata(stored, "config")
+    if plain is None:
+        if stored.format == "safetensors" and expected is None:
+            raise ValueError(
+                f"{stored.path}: the metadata must hold the rule's configuration under 'config', got "
+                f"{sorted(stored.metadata)}; was it saved by `save_rule`? Otherwise give `config`."
+            )
+        return expected or DiscoConfig()
+    with naming(stored.path):
+        if stored.metadata.get("kind", "rule") != "rule":
+            raise ValueError(f"must hold a rule, got the kind {stored.metadata['kind']!r}.")
+        config = config_from_plain(DiscoConfig, plain)
+        difference = None if expected is None else first_difference(config_to_plain(expected), plain)
+        if difference is not None:
+            raise ValueError(f"holds a rule of another configuration: {difference}.")
+    return config
+
+
+def load_disco103_weights(rule: DiscoUpdateRule, path: str | Path | None = None) -> None:
+    """Puts the released weights of Disco103 into a rule of its configuration, on the rule's device and in its dtype.
+
+    Every array is checked before the first is used; a file that does not fit leaves the rule as it was.
+
+    Args:
+      rule: as `DiscoUpdateRule()` makes it.
+      path: an `.npz` or `.safetensors` file; else the weights are looked for and, if need be, downloaded, see
+        `find_disco103_weights`.
+    """
+    _check_rule(rule)
+    stored = read_file(find_disco103_weights() if path is None else path)
+    rule_config(stored, rule.config)
+    rule.load_state_dict(params_from(stored, rule, lambda: rule_layers(rule), "rule"))
+
+
+def _check_rule(rule: object) -> None:
+    if not isinstance(rule, DiscoUpdateRule):
+        raise ValueError(
+            f"`rule` must be a DiscoUpdateRule, got {type(rule).__name__}; other rules have no weights, "
+            "`load_rule` makes them by name."
+        )

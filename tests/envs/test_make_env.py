@@ -1,0 +1,39 @@
+"""Environments by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from disco_torch.envs import Catch, GymnasiumEnvironment, make_env
+
+
+def test_catch_is_made_of_tensors():
+    env = make_env("catch", 5, rows=6, columns=7)
+    assert isinstance(env, Catch) and env.num_envs == 5 and env.observation_example.shape == (6, 7)
+
+
+def test_other_names_are_gymnasium_ids():
+    env = make_env("CartPole-v1", 2, device=torch.device("cpu"))
+    assert isinstance(env, GymnasiumEnvironment) and env.name == "CartPole-v1" and env.num_actions == 2
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("Cartpole-v1", "'CartPole-v1'"), ("cacth", "'catch'"), ("disco_torch/catch", "'disco_torch/Catch-v0'")],
+)
+def test_unknown_names_are_answered_with_near_ones(name, near):
+    with pytest.raises(ValueError, match="must be 'catch' or an environment that Gymnasium knows") as info:
+        make_env(name, 1)
+    assert f"got '{name}'" in str(info.value) and near in str(info.value).split("did you mean")[1]
+
+
+def test_unknown_names_without_near_ones():
+    with pytest.raises(ValueError, match="got 'ALE/Qx'; An environment of another package is known once"):
+        make_env("ALE/Qx", 1)
+
+
+def test_number_of_copies():
+    with pytest.raises(ValueError, match="`num_envs` must be greater than 0, got 0; it is the number of copies"):
+        make_env("CartPole-v1", 0)

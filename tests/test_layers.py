@@ -1,0 +1,125 @@
+"""Layers: the initial scale, the LSTM's gates, and resets while unrolling."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from disco_torch.layers import LSTM, MLP, Linear, LSTMState, init_params, lstm_gates
+
+TRUNCATED_STD = 0.8796256610342398  # standard deviation of a standard normal cut at +-2
+
+
+@pytest.mark.parametrize("stddev", [None, 0.3])
+def test_initial_weights_are_truncated_normal(stddev: float | None) -> None:
+    layer = Linear(400, 300, stddev=stddev)
+    scale = 1.0 / math.sqrt(400) if stddev is None else stddev
+    layer.reset_parameters(torch.Generator().manual_seed(0))
+    assert layer.weight.abs().max() <= 2.0 * scale
+    assert layer.weight.abs().max() >= 1.99 * scale
+    assert float(layer.weight.std()) == pytest.approx(TRUNCATED_STD * scale, rel=0.01)
+    assert abs(float(layer.weight.mean())) < 0.01 * scale
+    assert (layer.bias == 0).all()
+
+
+def test_mlp_has_relu_between_its_layers_and_none_after_the_last() -> None:
+    mlp = MLP(5, (4, 3))
+    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    first, last = mlp.linears()
+    torch.testing.assert_close(mlp(x), last(torch.relu(first(x))))
+    assert mlp.out_features == 3 and (mlp(x) < 0).any()
+
+
+def naive_lstm(layer: LSTM, x: Tensor, state: LSTMState) -> LSTMState:
+    """One step written out gate by gate."""
+    joined = torch.cat([x, state.hidden], -1)
+    H = layer.hidden_size
+    blocks = [layer.linear.weight[k * H : (k + 1) * H] for k in range(4)]
+    biases = [layer.linear.bias[k * H : (k + 1) * H] for k in range(4)]
+    i, g, f, o = (joined @ w.t() + b for w, b in zip(blocks, biases, strict=True))
+    cell = torch.sigmoid(f + 1.0) * state.cell + torch.sigmoid(i) * torch.tanh(g)
+    return LSTMState(torch.sigmoid(o) * torch.tanh(cell), cell)
+
+
+@pytest.fixture
+def lstm() -> LSTM:
+    layer = LSTM(3, 4).double()
+    with torch.no_grad():
+        for i, param in enumerate(layer.parameters()):
+            param.copy_(torch.randn(param.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64))
+    return layer
+
+
+def draw(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
+
+
+def test_lstm_step_by_hand(lstm: LSTM) -> None:
+    x, state = draw(2, 3), LSTMState(draw(2, 4), draw(2, 4))
+    got, want = lstm(x, state), naive_lstm(lstm, x, state)
+    torch.testing.assert_close(got.hidden, want.hidden)
+    torch.testing.assert_close(got.cell, want.cell)
+
+
+def test_lstm_agrees_with_pytorchs_under_its_order_of_gates(lstm: LSTM) -> None:
+    # PyTorch orders i, f, g, o and has no constant in the forget gate.
+    cell = nn.LSTMCell(3, 4).double()
+    i, g, f, o = torch.cat([lstm.linear.weight, lstm.linear.bias.unsqueeze(-1)], -1).chunk(4)
+    f = torch.cat([f[:, :-1], f[:, -1:] + 1.0], -1)
+    weight = torch.cat([i, f, g, o]).detach()
+    with torch.no_grad():
+        cell.weight_ih.copy_(weight[:, :3])
+        cell.weight_hh.copy_(weight[:, 3:7])
+        cell.bias_ih.copy_(weight[:, 7])
+        cell.bias_hh.zero_()
+    x, state = draw(2, 3), LSTMState(draw(2, 4), draw(2, 4))
+    hidden, memory = cell(x, (state.hidden, state.cell))
+    torch.testing.assert_close(lstm(x, state).hidden, hidden)
+    torch.testing.assert_close(lstm(x, state).cell, memory)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("with_resets", [False, True])
+def test_unroll_is_a_loop_of_steps(lstm: LSTM, reverse: bool, with_resets: bool) -> None:
+    T, B = 5, 2
+    x, state = draw(T, B, 3), LSTMState(draw(B, 4), draw(B, 4))
+    resets = torch.zeros(T, B, dtype=torch.bool)
+    if with_resets:
+        resets[2, 0] = resets[0, 1] = resets[4, 1] = True
+    hiddens, last = lstm.unroll(x, resets, state, reverse=reverse)
+    want: dict[int, Tensor] = {}
+    for t in reversed(range(T)) if reverse else range(T):
+        keep = (~resets[t]).double().unsqueeze(-1)
+        state = naive_lstm(lstm, x[t], LSTMState(state.hidden * keep, state.cell * keep))
+        want[t] = state.hidden
+    torch.testing.assert_close(hiddens, torch.stack([want[t] for t in range(T)]))
+    torch.testing.assert_close(last.cell, state.cell)
+
+
+def test_shares_of_the_gates_add_up(lstm: LSTM) -> None:
+    x, state = draw(2, 3), LSTMState(draw(2, 4), draw(2, 4))
+    gates = lstm.input_gates(x) + state.hidden @ lstm.hidden_weight().t()
+    torch.testing.assert_close(lstm_gates(gates, state.cell).hidden, lstm(x, state).hidden)
+
+
+def test_initial_state_is_zero_in_the_dtype_of_the_weights(lstm: LSTM) -> None:
+    state = lstm.initial_state(3)
+    assert state.hidden.shape == state.cell.shape == (3, 4)
+    assert state.hidden.dtype == torch.float64 and (state.hidden == 0).all()
+    assert lstm.initial_state().cell.shape == (4,)
+
+
+def test_init_params_are_reproducible_and_leave_the_module_alone() -> None:
+    mlp = MLP(5, (4, 3))
+    before = {name: param.clone() for name, param in mlp.named_parameters()}
+    first = init_params(mlp, torch.Generator().manual_seed(3))
+    again = init_params(mlp, torch.Generator().manual_seed(3))
+    other = init_params(mlp, torch.Generator().manual_seed(4))
+    for name, param in mlp.named_parameters():
+        assert torch.equal(param, before[name])
+        assert torch.equal(first[name], again[name]) and not first[name].requires_grad
+    assert not torch.equal(first["0.weight"], other["0.weight"])
+    assert not torch.equal(first["0.weight"], before["0.weight"])
