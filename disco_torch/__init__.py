@@ -2,6 +2,8 @@
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
+from disco_torch.data import Replay, collect, collect_rollout, init_actor
+from disco_torch.envs import Environment, EnvironmentFailure, make_env
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
     ActorCritic,
@@ -18,13 +20,25 @@ from disco_torch.rules import (
     TransformConfig,
     UpdateRule,
 )
-from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionConfig
+from disco_torch.training import (
+    PRESETS,
+    DiscoTrainer,
+    Learner,
+    LearnerState,
+    TrainConfig,
+    ValueFunction,
+    ValueFunctionConfig,
+    evaluate,
+    load_run,
+    train,
+)
 from disco_torch.types import EmaState, OutputSpec, Rollout, UpdateRuleInputs, ValueOuts
 from disco_torch.weights import download_disco103_weights, list_rules, load_disco103_weights, load_rule, save_rule
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "PRESETS",
     "ActorCritic",
     "ActorCriticConfig",
     "ActorCriticHyperParams",
@@ -34,8 +48,11 @@ __all__ = [
     "ClippedAdam",
     "DiscoConfig",
     "DiscoHyperParams",
+    "DiscoTrainer",
     "DiscoUpdateRule",
     "EmaState",
+    "Environment",
+    "EnvironmentFailure",
     "Learner",
     "LearnerState",
     "MetaNetConfig",
@@ -44,7 +61,9 @@ __all__ = [
     "OutputSpec",
     "PolicyGradient",
     "PolicyGradientHyperParams",
+    "Replay",
     "Rollout",
+    "TrainConfig",
     "TransformConfig",
     "UpdateRule",
     "UpdateRuleInputs",
@@ -52,10 +71,17 @@ __all__ = [
     "ValueFunctionConfig",
     "ValueOuts",
     "checking",
+    "collect",
+    "collect_rollout",
     "download_disco103_weights",
+    "evaluate",
+    "init_actor",
     "list_rules",
     "load_disco103_weights",
     "load_rule",
+    "load_run",
+    "make_env",
     "save_rule",
     "set_checking",
+    "train",
 ]

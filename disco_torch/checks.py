@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 
 _checking = False
 
@@ -88,12 +88,28 @@ def check_not_empty(name: str, value: Tensor) -> None:
         raise ValueError(f"`{name}` is empty, shape {list(value.shape)}; at least one step and one batch entry is needed.")
 
 
+def check_bool(name: str, value: Tensor) -> None:
+    if value.dtype != torch.bool:
+        raise ValueError(f"`{name}` must be bool, got {value.dtype}; convert it with `.bool()`.")
+
+
+def _can_be_read(value: Tensor) -> bool:
+    """Whether Python may look at the values: not while they are traced or batched by a transform."""
+    while is_functorch_wrapped_tensor(value):
+        if is_batchedtensor(value):
+            return False
+        value = get_unwrapped(value)
+    return not torch.compiler.is_compiling()
+
+
 def check_actions(name: str, actions: Tensor, num_actions: int) -> None:
     """Raises unless these are integers in 0 .. num_actions - 1; the range of GPU tensors only when values are checked."""
     check_integer(name, actions)
-    on_cpu = actions.device.type == "cpu" and not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(actions)
-    if (_checking or on_cpu) and ((actions < 0) | (actions >= num_actions)).any():
-        where = ((actions < 0) | (actions >= num_actions)).nonzero()[0].tolist()
+    if not _can_be_read(actions) or not (_checking or actions.device.type == "cpu"):
+        return
+    bad = (actions < 0) | (actions >= num_actions)
+    if bad.any():
+        where = bad.nonzero()[0].tolist()
         raise ValueError(
             f"`{name}` must lie in 0 .. {num_actions - 1}, got {int(actions[tuple(where)])} at {where}; "
             "the number of actions is the last size of the logits."
@@ -102,13 +118,13 @@ def check_actions(name: str, actions: Tensor, num_actions: int) -> None:
 
 def check_finite(name: str, value: Tensor) -> None:
     """When values are checked, raises at the first NaN or infinity and says where it is."""
-    if not _checking or not value.is_floating_point():
+    if not _checking or not value.is_floating_point() or not _can_be_read(value):
         return
     bad = ~torch.isfinite(value)
     if bad.any():
         where = bad.nonzero()[0].tolist()
         raise ValueError(
-            f"`{name}` must be finite, got {float(value[tuple(where)])} at {where} "
+            f"`{name}` must be finite, got {float(value.detach()[tuple(where)])} at {where} "
             f"({int(bad.sum())} of {value.numel()} values); look at the environment or the network that made it."
         )
 

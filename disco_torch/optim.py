@@ -139,8 +139,9 @@ class ClippedAdam(torch.optim.Optimizer):
             state = self.state[param]
             if not state:
                 state["mu"], state["nu"] = torch.zeros_like(param), torch.zeros_like(param)
-                state["count"] = torch.zeros((), dtype=torch.int64, device=param.device)
-            old = AdamState({"": state["mu"]}, {"": state["nu"]}, state["count"])
+                # By this name torch keeps its dtype when a state is loaded.
+                state["step"] = torch.zeros((), dtype=torch.int64, device=param.device)
+            old = AdamState({"": state["mu"]}, {"": state["nu"]}, state["step"])
             changes, new = adam_update({"": param.grad}, old, {"": param}, config)
-            state["mu"], state["nu"], state["count"] = new.mu[""], new.nu[""], new.count
+            state["mu"], state["nu"], state["step"] = new.mu[""], new.nu[""], new.count
             param.add_(changes[""])

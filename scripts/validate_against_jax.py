@@ -48,8 +48,11 @@ def rule_params(rule: str, weights: Arrays, tiny: Arrays) -> Arrays:
 
 def make(out: Path, config: Config, only: list[str], weights: Arrays) -> None:
     """Write a case folder."""
+    written = out / "config.json"
+    if written.is_file() and json.loads(written.read_text()) != config:
+        raise SystemExit(f"--out must be a new folder or one with the same settings, {out} holds cases with others.")
     out.mkdir(parents=True, exist_ok=True)
-    (out / "config.json").write_text(json.dumps(config, indent=1))
+    written.write_text(json.dumps(config, indent=1))
     inputs_of, tiny = Inputs(config), {}
     if set(only) & {"rule", "learner", "meta_gradient"}:
         tiny = inputs_of.eta()
@@ -63,13 +66,17 @@ def make(out: Path, config: Config, only: list[str], weights: Arrays) -> None:
                 f"{stem}: the reference gave numbers that are not finite in {wrong}; choose other sizes or settings."
             )
         np.savez_compressed(out / f"{stem}.npz", **saved)
-        print(f"{stem}: {len(saved)} arrays")
+        zero = [name for name, x in outputs.items() if name.startswith("grads/") and not x.any()]
+        print(f"{stem}: {len(saved)} arrays" + (f", no gradient reaches {zero}: try another --salt" if zero else ""))
 
 
 def check(folder: Path, only: list[str], weights: Arrays) -> bool:
-    """Compute every output of a folder again with the reference and print how far the folder is from it."""
+    """Compute every output of a folder again with the reference, and print how far the folder is from it.
+
+    Returns whether something was compared and all of it agrees.
+    """
     config = json.loads((folder / "config.json").read_text())
-    good = True
+    largest: list[float] = []
     for stem, kind, rule in case_files(only, with_disco103=True):
         path = folder / f"{stem}.npz"
         if not path.is_file() or (rule == "disco103" and not weights):
@@ -78,16 +85,16 @@ def check(folder: Path, only: list[str], weights: Arrays) -> bool:
         with np.load(path) as file:
             saved = dict(file)
         outputs = COMPUTE[kind](config, rule, saved, rule_params(rule, weights, group(saved, "eta")))
-        errors = {name: relative_error(x, saved[name]) for name, x in outputs.items()}
+        errors = {name: relative_error(x, saved.get(name)) for name, x in outputs.items()}
         worst = max(errors, key=errors.__getitem__)
-        good &= errors[worst] <= CHECK_TOLERANCE
+        largest.append(errors[worst])
         print(f"{stem}: {len(outputs)} of {len(saved)} arrays computed again, largest error {errors[worst]:.1e} in {worst}")
-    return good
+    return bool(largest) and max(largest) <= CHECK_TOLERANCE
 
 
-def relative_error(x: np.ndarray, reference: np.ndarray) -> float:
-    """The largest difference between two arrays over the largest number of the second."""
-    if x.shape != reference.shape:
+def relative_error(x: np.ndarray, reference: np.ndarray | None) -> float:
+    """The largest difference between two arrays over the largest number of the second; infinite if not comparable."""
+    if reference is None or x.shape != reference.shape or not np.isfinite(x - reference).all():
         return float("inf")
     scale = np.abs(reference).max()
     difference = np.abs(x - reference).max()
@@ -115,7 +122,8 @@ def option_names(path: str) -> list[str]:
 
 def build_parser(config: Config) -> argparse.ArgumentParser:
     """The command line: what to do, and one option for every entry of the configuration."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    style = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=style, allow_abbrev=False)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="make a case folder here")
     action.add_argument("--check", type=Path, metavar="DIR", help="compute the outputs of this folder again and compare")

@@ -139,7 +139,6 @@ def test_a_nan_is_found_inside_of_a_gradient() -> None:
         torch.func.grad(loss)(NAN_AT_1_0)
 
 
-@pytest.mark.xfail(strict=True, raises=RuntimeError, reason="under vmap, checked values end in a data-dependent branch")
 def test_values_are_checked_or_let_through_inside_of_vmap() -> None:
     def loss(x: torch.Tensor, actions: torch.Tensor) -> torch.Tensor:
         checks.check_finite("x", x)

@@ -171,7 +171,6 @@ def test_state_dict_round_trip_continues_the_same_path() -> None:
     assert_equal(copies, params, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="Optimizer.load_state_dict casts every state but 'step' to the parameter's dtype")
 def test_the_count_of_updates_stays_an_integer_when_loaded() -> None:
     # In bfloat16 a count stops at 256, so that a resumed run would keep correcting a bias that is long gone.
     param = torch.ones(2, dtype=torch.bfloat16, requires_grad=True)

@@ -14,6 +14,7 @@ PACKAGE = Path(disco_torch.__file__).parent
 ROOMS = [
     "types",
     "checks",
+    "files",
     "layers",
     "kernels",
     "envs",
@@ -23,9 +24,9 @@ ROOMS = [
     "rules",
     "optim",
     "weights",
+    "analysis",
     "training",
     "discovery",
-    "analysis",
     "verification",
     "cli",
 ]

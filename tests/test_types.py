@@ -19,6 +19,7 @@ from disco_torch.types import (
     tree_dataclass,
     tree_leaves,
     tree_map,
+    tree_stack,
 )
 
 SPEC = OutputSpec(flat={"logits": 3})
@@ -35,6 +36,19 @@ def test_tree_dataclasses_are_trees_of_their_fields() -> None:
 def test_tree_map_leaves_what_is_missing() -> None:
     outs = tree_map(lambda x: x + 1, ValueOuts(value=torch.zeros(2, 1)))
     assert outs.value is not None and outs.value.tolist() == [[1.0], [1.0]] and outs.q_value is None
+
+
+def test_fields_that_are_none_are_no_leaves() -> None:
+    leaves, spec = pytree.tree_flatten(ValueOuts(adv=torch.ones(1), td=torch.zeros(1)))
+    assert [float(leaf) for leaf in leaves] == [1.0, 0.0]
+    again = pytree.tree_unflatten(leaves, spec)
+    assert isinstance(again, ValueOuts) and again.adv is leaves[0] and again.td is leaves[1] and again.value is None
+
+
+def test_tree_stack_puts_equal_trees_along_a_new_dimension() -> None:
+    trees = [{"x": ValueOuts(adv=torch.full((2,), float(i)))} for i in range(3)]
+    stacked = tree_stack(trees)["x"]
+    assert stacked.adv is not None and stacked.adv.tolist() == [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]] and stacked.td is None
 
 
 def test_function_transforms_see_tree_dataclasses() -> None:

@@ -105,6 +105,11 @@ class Agent(nn.Module):
         super().__init__()
         if num_actions < 1:
             raise ValueError(f"`num_actions` must be at least 1, got {num_actions}.")
+        if outputs.flat.get("logits", num_actions) != num_actions:
+            raise ValueError(
+                f"`num_actions` must be that of the outputs, {outputs.flat['logits']}, got {num_actions}; "
+                "use `rule.outputs(num_actions)`."
+            )
         self.config = config = config or AgentConfig()
         self.num_actions = num_actions
         self.outputs = outputs
@@ -214,7 +219,8 @@ class Agent(nn.Module):
 
     def _check(self, observations: Observations) -> None:
         leaves = tree_leaves(observations)
-        if [tuple(leaf.shape[2:]) for leaf in leaves] != self.observation_shapes:
+        shapes = [tuple(leaf.shape[2:]) for leaf in leaves]
+        if shapes != self.observation_shapes or len({leaf.shape[:2] for leaf in leaves}) != 1:
             raise ValueError(
                 f"`observations` must be [T, B, ...] with leaves of shape {[list(s) for s in self.observation_shapes]}, "
                 f"got {[list(leaf.shape) for leaf in leaves]}; time and batch come first."

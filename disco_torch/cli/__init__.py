@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Annotated
 
+import gymnasium
 import tyro
 
 from disco_torch.cli.evaluate import Evaluate
@@ -29,6 +30,6 @@ def main(args: list[str] | None = None) -> int:
         )
         command: Train | Evaluate | Plot | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
         return command.run()
-    except (ValueError, OSError, EnvironmentFailure) as error:
+    except (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure) as error:
         print(f"disco-torch: {error}", file=sys.stderr)
         return 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ import tyro
 from rich.console import Console
 
 from disco_torch.training import PRESETS, TrainConfig, train
+from disco_torch.training.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,10 @@ Train.__doc__ = Train.__doc__.format(presets="; ".join(f"{name} ({what})" for na
 
 
 def take_preset(args: list[str]) -> tuple[TrainConfig, list[str]]:
-    """Removes `--preset NAME` from the arguments and returns the settings it stands for and the rest."""
+    """Removes `--preset NAME` from the arguments and returns the settings it stands for and the rest.
+
+    With `--resume RUN` they are the run's own, so that its number of steps grows only where `--steps` says so.
+    """
     name, rest, waiting = "default", [], False
     for arg in args:
         if waiting:
@@ -53,4 +58,7 @@ def take_preset(args: list[str]) -> tuple[TrainConfig, list[str]]:
             rest.append(arg)
     if waiting or name not in PRESETS:
         raise ValueError(f"`--preset` must be one of {sorted(PRESETS)}, got {'nothing' if waiting else repr(name)}.")
+    for arg, following in pairwise([*rest, ""]):
+        if arg == "--resume" or arg.startswith("--resume="):
+            return RunFolder.open(Path(arg.partition("=")[2] or following)).config, rest
     return PRESETS[name][1], rest

@@ -29,6 +29,7 @@ from torch import Tensor
 
 from disco_torch.checks import (
     check_actions,
+    check_bool,
     check_finite,
     check_floating,
     check_not_empty,
@@ -85,6 +86,7 @@ def loss_mask(rollout: Rollout) -> Tensor:
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """sum(x mask) / (sum(mask) + 1e-8), over [T, B]."""
+    check_shape("mask", mask, x.shape, "one entry for each step")
     return torch.sum(x * mask) / (torch.sum(mask) + 1e-8)
 
 
@@ -103,6 +105,7 @@ def check_rollout(rollout: Rollout) -> None:
     check_actions("actions", rollout.actions, rollout.behaviour_logits.shape[2])
     if rollout.truncations is not None:
         check_shape("truncations", rollout.truncations, rows, hint)
+        check_bool("truncations", rollout.truncations)
     for i, leaf in enumerate(tree_leaves(rollout.observations)):
         check_prefix(f"observations[{i}]", leaf, rows, hint)
         check_finite(f"observations[{i}]", leaf)

@@ -138,17 +138,29 @@ def collect_rollout(
             break
         obs, reward, done = step_fn(actions.cpu().numpy() if as_numpy else actions)
         shown, rewards, dones = as_tensor(obs, device), as_tensor(reward, device).float(), as_tensor(done, device).bool()
-        check_step(batch, shown, rewards, dones)
+        check_step(rows[0].observations, shown, rewards, dones)
         lstm_state = reset_memory(next_state, dones)
     return tree_stack(rows), obs, lstm_state
 
 
 def reset_memory(state: Any, dones: Tensor) -> Any:
     """Zeros in the memory of the entries that are done; every tensor of the memory is [B, ...]."""
-    return tree_map(lambda x: torch.where(dones.reshape(-1, *[1] * (x.ndim - 1)), torch.zeros_like(x), x), state)
+
+    def kept(x: Tensor) -> Tensor:
+        if x.shape[:1] != dones.shape:
+            batch = dones.shape[0]
+            raise ValueError(f"`lstm_state` must hold tensors of [{batch}, ...], got {list(x.shape)}; one entry a copy.")
+        return torch.where(dones.reshape(-1, *[1] * (x.ndim - 1)), torch.zeros_like(x), x)
+
+    return tree_map(kept, state)
 
 
-def check_step(batch: int, observations: Tensor, rewards: Tensor, dones: Tensor) -> None:
-    for name, value in (("observations", observations), ("rewards", rewards), ("dones", dones)):
-        if value.shape[:1] != (batch,):
-            raise ValueError(f"`step_fn` must return {name} of [{batch}, ...], got {list(value.shape)}; one entry a copy.")
+def check_step(before: Tensor, observations: Tensor, rewards: Tensor, dones: Tensor) -> None:
+    """Raises unless what `step_fn` returned has the shape of the observations `before` it, [B, ...], and [B]."""
+    for name, value, shape in (
+        ("observations", observations, before.shape),
+        ("rewards", rewards, before.shape[:1]),
+        ("dones", dones, before.shape[:1]),
+    ):
+        if value.shape != shape:
+            raise ValueError(f"`step_fn` must return {name} of {list(shape)}, got {list(value.shape)}; one entry a copy.")

@@ -76,6 +76,10 @@ class Replay:
         rows, batch = rollout.rewards.shape
         if rows != self.rows:
             raise ValueError(f"`rollout` must have {self.rows} rows, got {rows}; collect rollouts of one length.")
+        if batch > self.capacity:
+            raise ValueError(
+                f"`rollout` must hold at most {self.capacity} trajectories, the capacity, got {batch}; raise it."
+            )
         slots = (self._next + torch.arange(batch, device=self.device)) % self.capacity
         self._cuts = self._cuts or rollout.truncations is not None
         if rollout.truncations is None:

@@ -14,6 +14,7 @@ from disco_torch.rules.base import (
     UpdateRule,
     check_outputs,
     check_rule_inputs,
+    check_targets,
     resolve_hyper_params,
 )
 from disco_torch.rules.losses import entropy, policy_gradient_loss
@@ -151,6 +152,8 @@ class ActorCritic(UpdateRule):
         """c_pg (-log pi(a) A) + c_v L_value - c_H H(pi), [T, B]. Gradients flow to `logits` and `v`."""
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(ActorCriticHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_targets(meta_out, ("raw_advs", "normalized_advs", "tds", "normalized_tds", "values"))
         logits = rollout.agent_out["logits"][:-1]
         advs = meta_out["normalized_advs" if self.config.normalize_adv else "raw_advs"]
         tds = meta_out["normalized_tds" if self.config.normalize_td else "tds"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from disco_torch.checks import (
     check_actions,
+    check_bool,
     check_finite,
     check_floating,
     check_not_empty,
@@ -143,6 +144,11 @@ def check_rule_inputs(inputs: UpdateRuleInputs) -> None:
     T, B = inputs.rewards.shape
     check_shape("is_terminal", inputs.is_terminal, (T, B), "it must match `rewards`")
     check_shape("actions", inputs.actions, (T + 1, B), "it needs one row more than `rewards`")
+    if inputs.is_truncated is not None:
+        check_shape("is_truncated", inputs.is_truncated, (T, B), "it must match `rewards`")
+        check_bool("is_truncated", inputs.is_truncated)
+    if inputs.resets is not None:
+        check_shape("resets", inputs.resets, (T + 1, B), "it needs one row more than `rewards`")
     hint = "outputs need one row more than `rewards`, to bootstrap from"
     for name, out in inputs.agent_out.items():
         check_prefix(f"agent_out['{name}']", out, (T + 1, B), hint)
@@ -169,3 +175,12 @@ def check_outputs(agent_out: AgentOutput, spec: OutputSpec) -> None:
         if name not in agent_out:
             raise ValueError(f"`agent_out` must hold {sorted(wanted)}, got {sorted(agent_out)}; {name!r} is missing.")
         check_shape(f"agent_out['{name}']", agent_out[name], shape, "see `rule.outputs(num_actions)` for the sizes")
+
+
+def check_targets(meta_out: Targets, names: Iterable[str]) -> None:
+    """Raises where targets that a loss reads are missing."""
+    for name in names:
+        if meta_out.get(name) is None:
+            raise ValueError(
+                f"{name!r} is missing in `meta_out`, got {sorted(meta_out)}; pass what `unroll_meta_net` returned."
+            )

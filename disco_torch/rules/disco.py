@@ -16,6 +16,7 @@ from disco_torch.rules.base import (
     UpdateRule,
     check_outputs,
     check_rule_inputs,
+    check_targets,
     resolve_hyper_params,
     taken,
     unrolled,
@@ -225,6 +226,8 @@ class DiscoUpdateRule(UpdateRule):
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_targets(meta_out, ("pi", "y", "z"))
         logits, y = rollout.agent_out["logits"][:-1], rollout.agent_out["y"][:-1]
         z, aux_pi = taken(rollout, "z"), taken(rollout, "aux_pi")  # [T, B, Y], [T, B, A]
         pi_hat, y_hat, z_hat = (meta_out[name] for name in ("pi", "y", "z"))
@@ -267,6 +270,8 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[Tensor, Logs]:
         """The action value's loss towards its Retrace target, [T, B]. Gradients flow to `q` of the taken actions."""
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_targets(meta_out, ("q_td", "q_target", "q_value", "normalized_q_td"))
         q_taken = taken(rollout, "q")  # [T, B, V]
         check_shape("meta_out['q_td']", meta_out["q_td"], q_taken.shape[:2])
         # detached: the agent's value must not learn to please the meta-loss.

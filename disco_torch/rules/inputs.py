@@ -112,7 +112,7 @@ class InputContext:
 
 
 def _select_a(x: Tensor, context: InputContext) -> Tensor:
-    if x.ndim < 3 or x.shape[:2] != context.actions.shape:
+    if x.ndim < 3 or x.shape[:3] != (*context.actions.shape, context.policy.shape[2]):
         raise ValueError(
             f"`select_a` needs [T, B, A, ...] with T = {context.actions.shape[0]}, got {list(x.shape)}; "
             "put `drop_last` before it."
@@ -178,8 +178,13 @@ OWN_STEPS = ("y_net", "z_net", "normalize")
 
 def prefix_key(config: TransformConfig, length: int) -> str:
     """Names an input after its first `length` transforms; equal names are equal tensors, computed once."""
-    steps = [step if isinstance(step, str) else f"{step.__name__}@{id(step)}" for step in config.transforms[:length]]
+    steps = [step if isinstance(step, str) else _function_name(step) for step in config.transforms[:length]]
     return " ".join([config.source, *steps])
+
+
+def _function_name(function: Callable[[Tensor], Tensor]) -> str:
+    """A name that no other function has; `functools.partial` objects have no `__name__`."""
+    return f"{getattr(function, '__name__', type(function).__name__)}@{id(function)}"
 
 
 def check_inputs(configs: Sequence[TransformConfig]) -> None:
@@ -222,6 +227,20 @@ def read_inputs(configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, co
             x = cache[key]
         tensors.append(x)
     return tensors
+
+
+def flat_inputs(
+    configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, context: InputContext, prefix: tuple[int, ...]
+) -> list[Tensor]:
+    """The same, each checked to begin with `prefix`, which is (T, B) or (T, B, A), and flat behind it."""
+    tensors = read_inputs(configs, inputs, context)
+    for config, x in zip(configs, tensors, strict=True):
+        if tuple(x.shape[: len(prefix)]) != prefix:
+            raise ValueError(
+                f"input {prefix_key(config, len(config.transforms))!r} must be {list(prefix)} and features, "
+                f"got {list(x.shape)}; rows are T+1 until `drop_last` or `td_pair`, one of which is used once."
+            )
+    return [x.reshape(*prefix, -1) for x in tensors]
 
 
 def _apply(step: str | Callable[[Tensor], Tensor], x: Tensor, context: InputContext, key: str) -> Tensor:

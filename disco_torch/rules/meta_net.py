@@ -23,8 +23,8 @@ from disco_torch.rules.inputs import (
     NormalizerStates,
     check_inputs,
     disco_input_option,
+    flat_inputs,
     normalizer_keys,
-    read_inputs,
 )
 from disco_torch.types import (
     MeanAcrossProcesses,
@@ -45,6 +45,21 @@ class MetaRNNConfig:
     pred_embedding_size: Sequence[int] = (16, 1)
     hidden_size: int = 128
 
+    def __post_init__(self) -> None:
+        check_sizes(self, ("hidden_size",), ("policy_channels", "embedding_size", "pred_embedding_size"))
+
+
+def check_sizes(config: object, sizes: Sequence[str], layers: Sequence[str]) -> None:
+    """Raises at the first size of a configuration that is less than 1, or list of layers that is empty."""
+    for name in sizes:
+        if getattr(config, name) < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {getattr(config, name)}.")
+    for name in layers:
+        if not getattr(config, name):
+            raise ValueError(f"`{name}` must name at least one layer, got {getattr(config, name)}.")
+        if any(size < 1 for size in getattr(config, name)):
+            raise ValueError(f"`{name}` must hold layers of at least 1, got {getattr(config, name)}.")
+
 
 @dataclass(frozen=True)
 class MetaNetConfig:
@@ -63,12 +78,8 @@ class MetaNetConfig:
     input_option: MetaNetInputOption = field(default_factory=disco_input_option)
 
     def __post_init__(self) -> None:
-        for name in ("prediction_size", "hidden_size"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("embedding_size", "policy_channels", "policy_target_channels"):
-            if not getattr(self, name):
-                raise ValueError(f"`{name}` must name at least one layer, got {getattr(self, name)}.")
+        layers = ("embedding_size", "policy_channels", "policy_target_channels")
+        check_sizes(self, ("prediction_size", "hidden_size"), layers)
         check_inputs([*self.input_option.base, *self.input_option.action_conditional])
         if not self.input_option.action_conditional:
             raise ValueError(
@@ -160,10 +171,10 @@ class InputEncoder(nn.Module):
             mean_across_processes=mean,
             shared=shared,
         )
-        base = [x.reshape(T, B, -1) for x in read_inputs(self.option.base, inputs, context)]
-        per_action = read_inputs(self.option.action_conditional, inputs, context)
+        base = flat_inputs(self.option.base, inputs, context, (T, B))
+        per_action = flat_inputs(self.option.action_conditional, inputs, context, (T, B, num_actions))
         taken = torch.arange(num_actions, device=actions.device) == actions.unsqueeze(-1)  # [T, B, A]
-        channels = [x.reshape(T, B, num_actions, -1) for x in [*per_action, taken.to(logits.dtype)]]
+        channels = [*per_action, taken.to(logits.dtype).unsqueeze(-1)]
         return torch.cat(base, dim=-1), torch.cat(channels, dim=-1), context.new_normalizers
 
     def forward(

@@ -59,7 +59,10 @@ class PolicyGradient(UpdateRule):
             raise ValueError(
                 "`value_out` must hold the advantages of a value function, got None; see ValueFunction.estimate."
             )
-        advs = rollout.value_out.normalized_adv if hyper.normalize_adv else rollout.value_out.adv
+        name = "normalized_adv" if hyper.normalize_adv else "adv"
+        advs = getattr(rollout.value_out, name)
+        if advs is None:
+            raise ValueError(f"`value_out.{name}` must hold advantages, got None; see ValueFunction.estimate.")
         return {"pi": advs}, meta_state
 
     def agent_loss(

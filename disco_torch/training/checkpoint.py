@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+import zipfile
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,10 +55,18 @@ def save_checkpoint(folder: Path, rollouts: int, content: dict[str, Any], keep: 
     return path
 
 
+def check_sums(path: Path) -> None:
+    """Raises where a part of the file is not what was written; `torch.load` takes changed numbers as they are."""
+    with zipfile.ZipFile(path) as archive:
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
+
+
 def load_checkpoint(folder: Path) -> dict[str, Any]:
     """The newest checkpoint that loads. Only tensors and plain values are read, never code."""
     for path in reversed(list_checkpoints(folder)):
         try:
+            check_sums(path)
             content = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file raises whatever its damage leads to
             warnings.warn(f"{path} does not load ({type(error).__name__}: {error}); trying the one before.", stacklevel=2)

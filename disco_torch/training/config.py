@@ -93,6 +93,12 @@ class TrainConfig:
         return round(self.batch_size * (1.0 - self.replayed_share))
 
     @property
+    def services(self) -> dict[str, str]:
+        """Packages to log to besides, and the project in each."""
+        asked = {"wandb": self.wandb_project, "trackio": self.trackio_project}
+        return {module: project for module, project in asked.items() if project}
+
+    @property
     def steps_per_rollout(self) -> int:
         return self.num_envs * self.rollout_length
 

@@ -19,7 +19,7 @@ from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.session import TrainingSession, resolve_rule
-from disco_torch.training.sinks import JsonlSink, Metrics, ServiceSink, Sink, TensorBoardSink
+from disco_torch.training.sinks import JsonlSink, Metrics, ServiceSink, Sink, TensorBoardSink, import_service
 from disco_torch.training.view import LiveView
 
 
@@ -75,6 +75,8 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
         return _Loop(folder, session, content["seconds"], content["metrics_bytes"]).run(view)
     config = config or TrainConfig()
     config = dataclasses.replace(config, rule=resolve_rule(config.rule))
+    for module in config.services:
+        import_service(module)
     session = TrainingSession(config)  # before the folder: what cannot be built leaves none behind
     return _Loop(RunFolder.create(config), session).run(view)
 
@@ -122,9 +124,8 @@ class _Loop:
         sinks: list[Sink] = [self.jsonl]
         if config.tensorboard:
             sinks.append(TensorBoardSink(self.folder.path))
-        for module, project in (("wandb", config.wandb_project), ("trackio", config.trackio_project)):
-            if project:
-                sinks.append(ServiceSink(module, project, self.folder.path.name, self.folder.plain_config()))
+        for module, project in config.services.items():
+            sinks.append(ServiceSink(module, project, self.folder.path.name, self.folder.plain_config()))
         return sinks
 
     def _advance(self) -> None:

@@ -29,7 +29,10 @@ def resolve_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"`device` must be one that this machine has, got {name!r} without a GPU; use cpu.")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"`device` must be `cpu`, `cuda` or `auto`, got {name!r}.") from error
 
 
 def resolve_rule(name: str) -> str:
@@ -72,6 +75,8 @@ class TrainingSession:
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
         """Returns and lengths of the last episodes."""
+        self.interval: list[tuple[float, float]] = []
+        """Those of the episodes since the last line of metrics, however many checkpoints lie between."""
         self.unread: list[Episodes] = []
         """Episodes of rollouts whose numbers have not been fetched from the device yet."""
 
@@ -112,23 +117,29 @@ class TrainingSession:
 
     def read_episodes(self) -> list[tuple[float, float]]:
         """Returns and lengths of the episodes that ended since the last call."""
+        self._fetch_episodes()
+        finished, self.interval = self.interval, []
+        return finished
+
+    def _fetch_episodes(self) -> None:
         finished: list[tuple[float, float]] = []
         for episodes in self.unread:
             numbers = torch.stack([episodes.returns[episodes.ends], episodes.lengths[episodes.ends]], dim=1)
             finished += [(row[0], row[1]) for row in numbers.tolist()]
         self.unread = []
         self.recent.extend(finished)
+        self.interval.extend(finished)
         self.counters.episodes += len(finished)
-        return finished
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as tensors and plain values."""
-        self.read_episodes()
+        self._fetch_episodes()
         state: dict[str, Any] = {
             "learner": pack(self.learner_state),
             "value": pack(self.value_state),
             "counters": dataclasses.asdict(self.counters),
             "recent": [list(numbers) for numbers in self.recent],
+            "interval": [list(numbers) for numbers in self.interval],
             "generator": self.generator.get_state(),
         }
         if self.env.saves_state:
@@ -143,6 +154,7 @@ class TrainingSession:
         self.value_state = unpack(state["value"], self.value_state)
         self.counters = Counters(**state["counters"])
         self.recent = deque(((numbers[0], numbers[1]) for numbers in state["recent"]), maxlen=RECENT_EPISODES)
+        self.interval = [(numbers[0], numbers[1]) for numbers in state["interval"]]
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])
         self.generator.set_state(state["generator"])

@@ -24,7 +24,7 @@ class JsonlSink:
         """With `keep_bytes`, what was written behind that position is dropped: a resumed run writes it again."""
         if keep_bytes is not None and path.is_file():
             with path.open("r+b") as file:
-                file.truncate(keep_bytes)
+                file.truncate(min(keep_bytes, path.stat().st_size))  # a longer size would append zeros
         self._file = path.open("a")
 
     def write(self, metrics: Mapping[str, float]) -> None:
@@ -55,16 +55,18 @@ class TensorBoardSink:
         self._writer.close()
 
 
+def import_service(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise ValueError(f"`{module}_project` needs the package {module}; install it with pip install {module}.") from None
+
+
 class ServiceSink:
     """Weights & Biases or trackio, which share their interface; imported only when asked for."""
 
     def __init__(self, module: str, project: str, name: str, config: dict[str, Any]) -> None:
-        try:
-            self._service: Any = importlib.import_module(module)
-        except ImportError:
-            raise ValueError(
-                f"`{module}_project` needs the package {module}; install it with pip install {module}."
-            ) from None
+        self._service = import_service(module)
         self._service.init(project=project, name=name, config=config)
 
     def write(self, metrics: Mapping[str, float]) -> None:

@@ -75,7 +75,9 @@ class DiscoTrainer:
         seed: int = 0,
     ) -> None:
         for method in ("forward", "forward_step", "init_lstm_state"):
-            if not callable(getattr(agent, method, None)):
+            given = getattr(agent, method, None)
+            # `nn.Module` itself has a `forward`, which does nothing but raise.
+            if not callable(given) or getattr(given, "__func__", None) is nn.Module.forward:
                 raise ValueError(f"`agent` must have a method `{method}`, got {type(agent).__name__} without one.")
         if replay_ratio < 1 or batch_size < 1 or replay_capacity < batch_size:
             raise ValueError(

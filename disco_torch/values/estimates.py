@@ -16,6 +16,7 @@ from disco_torch.values.returns import Lambda, retrace, select_action, vtrace
 
 def expected_q(pi_logits: Tensor, q_values: Tensor) -> Tensor:
     """v = sum_a pi(a) q(a), [T, B, A] twice -> [T, B]."""
+    check_shape("q_values", q_values, pi_logits.shape, "it must match `pi_logits`")
     return torch.sum(torch.softmax(pi_logits, dim=-1) * q_values, dim=-1)
 
 
@@ -36,7 +37,7 @@ def estimate_values(
     """
     if target_values is None:
         target_values = values
-    check_shape("values", values, target_values.shape, "it must match `target_values`")
+    check_shape("target_values", target_values, values.shape, "it must match `values`")
     errors, advantages = vtrace(target_values, rewards, discounts, rho, lambda_)
     value_target = errors + target_values[:-1]
     return ValueOuts(
@@ -78,6 +79,7 @@ def estimate_q_values(
     check_rank("q_values", q_values, 3, "[T+1, B, A]")
     check_shape("target_q_values", target_q_values, q_values.shape, "it must match `q_values`")
     check_shape("values", values, q_values.shape[:2], "it must match `q_values` without the actions")
+    check_shape("target_values", target_values, values.shape, "it must match `values`")
     check_shape("actions", actions, rewards.shape, "it must match `rewards`; drop the last row")
     target_q_taken = select_action(target_q_values[:-1], actions)
     q_target = retrace(target_values, target_q_taken, rewards, discounts, rho, lambda_)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from disco_torch.checks import check_between, check_floating, check_not_empty
+from disco_torch.checks import check_floating, check_not_empty
 from disco_torch.types import EmaState, MeanAcrossProcesses
 
 ROOT_EPSILON = 1e-12
@@ -25,7 +25,8 @@ class MovingAverage:
     eps: float = 1e-6
 
     def __post_init__(self) -> None:
-        check_between("decay", self.decay, 0.0, 1.0)
+        if not 0.0 <= self.decay < 1.0:
+            raise ValueError(f"`decay` must lie in [0, 1), got {self.decay}; at 1 nothing would ever be taken in.")
 
     def init_state(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> EmaState:
         zero = torch.zeros((), device=device, dtype=dtype)

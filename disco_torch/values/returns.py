@@ -21,6 +21,9 @@ Lambda = float | Tensor
 
 def select_action(table: Tensor, actions: Tensor) -> Tensor:
     """The entries of the taken actions, [T, B, A, ...] and [T, B] -> [T, B, ...]."""
+    if table.ndim < 3:
+        raise ValueError(f"`table` must be [T, B, A, ...], got {list(table.shape)}; time comes first, then the batch.")
+    check_shape("actions", actions, table.shape[:2], "one action for each row of the table")
     check_actions("actions", actions, table.shape[2])
     index = actions.long().reshape(*actions.shape, *[1] * (table.ndim - 2))  # [T, B, 1, ...]
     return torch.gather(table, 2, index.expand(*actions.shape, 1, *table.shape[3:])).squeeze(2)

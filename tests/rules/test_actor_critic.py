@@ -56,7 +56,12 @@ def test_targets_are_vtrace_estimates(rule: ActorCritic, inputs: UpdateRuleInput
         importance_weights(logits[:-1], inputs.behaviour_logits()[:-1], inputs.actions[:-1]),
         0.7,
     )
-    for name, want in {"raw_advs": outs.adv, "value_target": outs.value_target, "values": outs.value, "tds": outs.td}.items():
+    for name, want in {
+        "raw_advs": outs.adv,
+        "value_target": outs.value_target,
+        "values": outs.value,
+        "tds": outs.td,
+    }.items():
         assert want is not None
         torch.testing.assert_close(targets[name], want)
 

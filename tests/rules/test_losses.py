@@ -75,7 +75,10 @@ def test_advantages_get_a_gradient_only_when_asked(backprop: bool) -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: categorical_kl(draw(4, 5), draw(4, 6)), r"`q_logits` must be \[4, 5\], got \[4, 6\]; it must match `p_logits`"),
+        (
+            lambda: categorical_kl(draw(4, 5), draw(4, 6)),
+            r"`q_logits` must be \[4, 5\], got \[4, 6\]; it must match `p_logits`",
+        ),
         (lambda: policy_gradient_loss(draw(3, 2), ACTIONS, draw(3, 2)), r"`logits` must be \[T, B, A\], of 3 dimensions"),
         (
             lambda: policy_gradient_loss(draw(3, 2, 4), ACTIONS[1:], draw(3, 2)),

@@ -177,9 +177,7 @@ def change_after(inputs: UpdateRuleInputs, other: UpdateRuleInputs, end: int, fi
 
 
 @pytest.mark.parametrize("kind", ["terminal", "truncated", "neither"])
-def test_nothing_after_an_end_flows_before_it(
-    tiny_rule: DiscoUpdateRule, make_inputs: MakeInputs, kind: str
-) -> None:
+def test_nothing_after_an_end_flows_before_it(tiny_rule: DiscoUpdateRule, make_inputs: MakeInputs, kind: str) -> None:
     net, end = tiny_rule.meta_net, 2
     ends = tuple((end, b) for b in range(3)) if kind == "terminal" else ()
     inputs = make_inputs(tiny_rule.outputs(4), terminals=ends)
@@ -319,7 +317,6 @@ def test_bad_sizes(settings: dict[str, Any], message: str) -> None:
         MetaNetConfig(**settings)
 
 
-@pytest.mark.xfail(strict=True, reason="MetaRNNConfig is not validated; a size of 0 builds, an empty one fails in the network")
 @pytest.mark.parametrize("settings", [{"hidden_size": 0}, {"policy_channels": ()}, {"pred_embedding_size": ()}])
 def test_bad_sizes_of_the_lifetime_network(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"`{next(iter(settings))}` must"):

@@ -68,7 +68,6 @@ def test_bad_input(inputs: UpdateRuleInputs) -> None:
         RULE.agent_loss(inputs, {"pi": unroll(inputs)["pi"][1:]})
 
 
-@pytest.mark.xfail(strict=True, reason="an unnormalised `value_out` is passed on as None, to fail in the loss without its name")
 def test_estimates_without_the_advantages_that_are_asked_for(inputs: UpdateRuleInputs) -> None:
     assert inputs.value_out is not None
     value_out = ValueOuts(adv=inputs.value_out.adv)

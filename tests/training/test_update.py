@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import threading
 from collections.abc import Callable
@@ -120,9 +121,7 @@ def step_by_hand(learner: Learner, state: LearnerState, rollout: Rollout, leak: 
     return dict(zip(params, torch.autograd.grad(total, list(params.values())), strict=True))
 
 
-def test_the_gradient_is_that_of_constant_targets(
-    learner: Learner, state: LearnerState, make_rollout: MakeRollout
-) -> None:
+def test_the_gradient_is_that_of_constant_targets(learner: Learner, state: LearnerState, make_rollout: MakeRollout) -> None:
     rollout = make_rollout()
     grads, leaked = (step_by_hand(learner, state, rollout, leak) for leak in (False, True))
     changes, opt_state = adam_update(grads, state.opt_state, state.params, learner.optimizer)
@@ -133,6 +132,21 @@ def test_the_gradient_is_that_of_constant_targets(
         assert_trees_equal(after.params, apply_updates(state.params, changes))
         wrong = max(float((after.opt_state.mu[name] - 0.1 * g).abs().max()) for name, g in leaked.items())
         assert wrong > 1e-6  # the leak would have shown
+
+
+def test_targets_are_constants_even_of_a_rule_that_leaves_that_to_the_learner(
+    tiny_rule: DiscoUpdateRule, make_rollout: MakeRollout
+) -> None:
+    class Careless(DiscoUpdateRule):
+        def agent_loss(self, rollout: Any, meta_out: Any, hyper_params: Any = None, backprop: bool = False) -> Any:
+            return super().agent_loss(rollout, meta_out, hyper_params, backprop=True)
+
+    careless = Careless(tiny_rule.config).double()
+    careless.load_state_dict(tiny_rule.state_dict())
+    learners = [make_learner(tiny_rule), make_learner(careless)]
+    params = learners[0].agent.init(torch.Generator().manual_seed(0))
+    want, got = (learner.update(learner.init(params=params), make_rollout())[0] for learner in learners)
+    assert_trees_equal(got, want)
 
 
 def test_the_loss_is_averaged_over_the_steps_that_count(
@@ -169,9 +183,7 @@ def test_nothing_in_the_result_carries_a_graph_and_the_state_before_is_left_alon
     assert {"total_loss", "pi_loss", "q_loss", "global_gradient_norm", "global_update_norm"} <= logs.keys()
 
 
-def test_a_given_learning_rate_scales_the_update(
-    learner: Learner, state: LearnerState, make_rollout: MakeRollout
-) -> None:
+def test_a_given_learning_rate_scales_the_update(learner: Learner, state: LearnerState, make_rollout: MakeRollout) -> None:
     rollout = make_rollout()
     once, _ = learner.update(state, rollout)
     twice, _ = learner.update(state, rollout, learning_rate=2e-2)
@@ -228,7 +240,9 @@ def test_halves_of_a_batch_in_two_processes_are_the_whole_batch_in_one(
     rollout = make_rollout(B=4, ends=((2, 0), (3, 3)))  # as many counted steps in each half
     halves = [tree_map(lambda x, part=part: x[:, part], rollout) for part in (slice(0, 2), slice(2, 4))]
     want, _ = learner.update(state, rollout)
-    results = in_two_processes(lambda rank, mean: learner.update(state, halves[rank], mean_across_processes=mean)[0])
+    # Processes share nothing: functional calls put parameters into a module for their duration.
+    learners = [copy.deepcopy(learner) for _ in range(2)]
+    results = in_two_processes(lambda rank, mean: learners[rank].update(state, halves[rank], mean_across_processes=mean)[0])
     for got in results:
         assert_trees_equal(got, want)
     alone, _ = learner.update(state, halves[0])

@@ -101,7 +101,10 @@ def test_a_td_of_0_leaves_a_scalar_output_alone() -> None:
         (lambda: ValueEncoding(31, -1.0), r"`max_abs_value` must be greater than 0, got -1.0"),
         (lambda: ENCODINGS[2].to_scalar(torch.zeros(4, 3, 30)), r"`net_out` must be \[..., 31\], got \[4, 3, 30\]; build"),
         (lambda: ENCODINGS[0].to_scalar(torch.zeros(4, 3)), r"`net_out` must be \[..., 1\], got \[4, 3\]"),
-        (lambda: ENCODINGS[2].loss_from_target(torch.zeros(4, 3, 31), torch.zeros(4)), r"`target` must be \[4, 3\], got \[4\]"),
+        (
+            lambda: ENCODINGS[2].loss_from_target(torch.zeros(4, 3, 31), torch.zeros(4)),
+            r"`target` must be \[4, 3\], got \[4\]",
+        ),
         (lambda: ENCODINGS[2].loss_from_target(torch.zeros(4, 31), torch.zeros(4).long()), r"`x` must be floating point"),
         (lambda: ENCODINGS[2].loss_from_td(torch.zeros(4, 3, 31), torch.zeros(5, 4, 3)), r"`target` must be \[4, 3\]"),
     ],
