@@ -11,7 +11,7 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/disco-torch verify tests/golden
+	$(BIN)/disco-torch demo
 
 test: $(VENV)/.installed lint
 	$(BIN)/python -m pytest -q

@@ -8,6 +8,7 @@ from typing import Annotated
 import gymnasium
 import tyro
 
+from disco_torch.cli.demo import Demo
 from disco_torch.cli.evaluate import Evaluate
 from disco_torch.cli.plot import Plot
 from disco_torch.cli.rules import Rules
@@ -25,10 +26,11 @@ def main(args: list[str] | None = None) -> int:
             Annotated[Train, tyro.conf.subcommand("train", default=Train(preset))]
             | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
             | Annotated[Plot, tyro.conf.subcommand("plot")]
+            | Annotated[Demo, tyro.conf.subcommand("demo")]
             | Annotated[Rules, tyro.conf.subcommand("rules")]
             | Annotated[Verify, tyro.conf.subcommand("verify")]
         )
-        command: Train | Evaluate | Plot | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
+        command: Train | Evaluate | Plot | Demo | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
         return command.run()
     except (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure) as error:
         print(f"disco-torch: {error}", file=sys.stderr)

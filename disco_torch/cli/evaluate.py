@@ -45,5 +45,5 @@ class Evaluate:
         console.print(table)
         if self.record is not None:
             frames = record(trained, self.record, seed=self.seed)
-            console.print(f"{frames} frames in {self.record}", highlight=False)
+            console.print(f"{frames} frames in {self.record}", highlight=False, soft_wrap=True)
         return 0

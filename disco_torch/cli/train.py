@@ -29,11 +29,13 @@ class Train:
     def run(self) -> int:
         result = train(self.config, resume=self.resume)
         console = Console()
-        console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False)
+        console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False, soft_wrap=True)
         if result.stopped:
-            console.print(f"stopped; go on with `disco-torch train --resume {result.folder}`", highlight=False)
+            console.print(
+                f"stopped; go on with `disco-torch train --resume {result.folder}`", highlight=False, soft_wrap=True
+            )
         else:
-            console.print(f"done; look at it with `disco-torch evaluate {result.folder}`", highlight=False)
+            console.print(f"done; look at it with `disco-torch evaluate {result.folder}`", highlight=False, soft_wrap=True)
         return 0
 
 

@@ -86,12 +86,23 @@ class Replay:
             rollout = _with(rollout, truncations=torch.zeros_like(rollout.discounts, dtype=torch.bool))
         stored = _with(rollout, discounts=rollout.discounts > 0)
         memory = stored.first_state
+        self._check_structure(rollout)
         for ring, new in zip(_leaves(self._ring), _leaves(_with(stored, first_state=None)), strict=True):
             ring[slots] = new.transpose(0, 1).to(ring.device, ring.dtype)  # [B, rows, ...]
         for ring, new in zip(_leaves(self._memory), _leaves(memory), strict=True):
             ring[slots] = new.to(ring.device, ring.dtype)
         self._next = (self._next + batch) % self.capacity
         self._size = min(self._size + batch, self.capacity)
+
+    def _check_structure(self, rollout: Rollout) -> None:
+        """Raises where observations or memory are not of the kind that the ring was made for."""
+        pairs = {"observations": (self._ring.observations, rollout.observations, 2)}
+        pairs["first_state"] = (self._memory, rollout.first_state, 1)
+        for name, (ring, new, leading) in pairs.items():
+            wanted = [tuple(leaf.shape[leading:]) for leaf in _leaves(ring)]
+            got = [tuple(leaf.shape[leading:]) for leaf in _leaves(new)]
+            if wanted != got:
+                raise ValueError(f"`{name}` must hold entries of shapes {wanted}, got {got}; make the replay for them.")
 
     def sample(self, batch_size: int, generator: torch.Generator | None = None, num_fresh: int = 0) -> Rollout:
         """Draws trajectories uniformly, with replacement; the first `num_fresh` of them are the newest ones instead.

@@ -236,6 +236,8 @@ def make_gymnasium(
         env = gymnasium.make_vec(env_id, num_envs, vectorization_mode=vectorization_mode, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
         raise ValueError(_unknown_id(env_id)) from error
+    except TypeError as error:  # an argument that the environment does not take
+        raise ValueError(f"{env_id} cannot be made with {sorted(env_kwargs)}: {error}.") from error
     try:
         return GymnasiumEnvironment(env, name=env_id, device=device)
     except Exception:

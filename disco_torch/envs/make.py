@@ -17,5 +17,8 @@ def make_env(name: str, num_envs: int, *, device: str | torch.device = "cpu", **
     `kwargs` go to `Catch` (rows, columns) or to `make_gymnasium` (vectorization_mode, and what the environment takes).
     """
     if name == "catch":
+        unknown = sorted(set(kwargs) - {"rows", "columns"})
+        if unknown:
+            raise ValueError(f"`catch` takes rows and columns, got {unknown[0]!r}.")
         return Catch(num_envs, device=device, **kwargs)
     return make_gymnasium(name, num_envs, device=device, **kwargs)

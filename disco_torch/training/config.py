@@ -117,10 +117,11 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         _notebook(
             rule="actor-critic",
             num_envs=16,
-            steps=464_000,
-            hyper_params={"entropy_cost": 0.01},
-            optimizer=AdamConfig(learning_rate=1e-3),
-            agent=AgentConfig(dense=(256, 256)),
+            steps=232_000,
+            replay_capacity=256,
+            replayed_share=0.75,
+            agent=AgentConfig(dense=(128, 128)),
+            optimizer=AdamConfig(learning_rate=3e-3),
         ),
     ),
     "cartpole": (

@@ -71,9 +71,9 @@ def evaluate(
         returns[ends | firsts], lengths[ends | firsts] = 0.0, 0.0
         if all(len(each_copy) >= each for each_copy in played):
             break
+    else:
+        raise ValueError(f"episodes of {env.name} did not end within {max_steps} steps a copy; raise `max_steps`.")
     finished = [episode for each_copy in played for episode in each_copy[:each]]
-    if not finished:
-        raise ValueError(f"no episode of {env.name} ended within {max_steps} steps; raise `max_steps`.")
     return Evaluation(policy, [numbers[0] for numbers in finished], [numbers[1] for numbers in finished])
 
 

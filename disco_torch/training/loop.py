@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from disco_torch.training.schedule import learning_rate
 from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.sinks import JsonlSink, Metrics, ServiceSink, Sink, TensorBoardSink, import_service
 from disco_torch.training.view import LiveView
+from disco_torch.weights import default_hyper_params
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,9 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
         session.load_state_dict(content["session"])
         return _Loop(folder, session, content["seconds"], content["metrics_bytes"]).run(view)
     config = config or TrainConfig()
-    config = dataclasses.replace(config, rule=resolve_rule(config.rule))
+    rule = resolve_rule(config.rule)
+    hyper_params = default_hyper_params(rule) | config.hyper_params
+    config = dataclasses.replace(config, rule=rule, hyper_params=hyper_params)
     for module in config.services:
         import_service(module)
     session = TrainingSession(config)  # before the folder: what cannot be built leaves none behind
@@ -98,7 +102,7 @@ class _Loop:
         title = f"{config.env} with {config.rule}, seed {config.seed}, on {session.device}: {self.folder.path}"
         size = session.replay.num_bytes / 2**20
         live = LiveView(title)
-        live.console.print(f"{title} (replay {size:.1f} MiB)", highlight=False)
+        live.console.print(f"{title} (replay {size:.1f} MiB)", highlight=False, soft_wrap=True)
         with ExitStack() as stack:
             stack.callback(session.env.close)
             sinks = self._sinks()
@@ -123,7 +127,7 @@ class _Loop:
         config = self.config
         sinks: list[Sink] = [self.jsonl]
         if config.tensorboard:
-            sinks.append(TensorBoardSink(self.folder.path))
+            sinks.append(TensorBoardSink(self.folder.path, self.start_counters.steps or None))
         for module, project in config.services.items():
             sinks.append(ServiceSink(module, project, self.folder.path.name, self.folder.plain_config()))
         return sinks
@@ -181,7 +185,7 @@ class _Loop:
             {
                 **dataclasses.asdict(self.session.counters),
                 "seconds": self.seconds_before + time.monotonic() - self.started,
-                "final_return": result.final_return,
+                "final_return": None if math.isnan(result.final_return) else result.final_return,
                 "finished": not stopped,
             }
         )

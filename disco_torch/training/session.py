@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from disco_torch.agents import Agent
-from disco_torch.data import ActorState, Episodes, Replay, collect, init_actor
+from disco_torch.data import ActorState, Episodes, Replay, collect, init_actor, memory_resets
 from disco_torch.envs import Environment, make_env
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.training.checkpoint import pack, unpack
@@ -36,9 +37,9 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_rule(name: str) -> str:
-    """The rule that `auto` stands for here: Disco103 if its weights are at hand, else one that needs none."""
+    """A rule's name, or the whole path of its file; `auto` is Disco103 if its weights are at hand, else actor-critic."""
     if name != "auto":
-        return name
+        return str(Path(name).resolve()) if Path(name).is_file() else name
     return "actor-critic" if local_disco103_weights() is None else "disco103"
 
 
@@ -58,10 +59,10 @@ class TrainingSession:
         self.device = resolve_device(config.device)
         self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
         self.rule: UpdateRule = load_rule(config.rule).to(self.device)
-        resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)  # says at once what is wrong with them
+        hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
         num_actions, example = self.env.num_actions, self.env.observation_example
         self.agent = Agent(example, num_actions, self.rule.outputs(num_actions), config.agent).to(self.device)
-        self.learner = Learner(self.agent, self.rule, config.optimizer, config.hyper_params)
+        self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params)
         self.value_function = self._value_function(example)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
         self.replay = Replay(config.replay_capacity, config.rollout_length, example, num_actions, self.device, memory)
@@ -107,7 +108,9 @@ class TrainingSession:
         value_out = None
         if self.value_function is not None and self.value_state is not None:
             with torch.no_grad():
-                out, _ = self.agent.unroll(self.learner_state.params, batch.observations)
+                out, _ = self.agent.unroll(
+                    self.learner_state.params, batch.observations, memory_resets(batch), batch.first_state
+                )
             self.value_state, value_out, _ = self.value_function.update(self.value_state, batch, out["logits"])
         rate = learning_rate(self.config, self.counters.steps)
         self.learner_state, self.logs = self.learner.update(

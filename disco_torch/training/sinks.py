@@ -41,10 +41,11 @@ class JsonlSink:
 class TensorBoardSink:
     """Scalars over environment steps, in the run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, resumed_at: int | None = None) -> None:
+        """With `resumed_at`, events behind that step are hidden: a resumed run writes them again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder))
+        self._writer: Any = SummaryWriter(str(folder), purge_step=resumed_at)
 
     def write(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -32,6 +32,7 @@ class RuleEntry:
       load: makes the rule, weights and all.
       locate: its weights' file, or None as long as it is not on this machine; no function for a rule without weights.
       config: what it is besides its weights, unless its file says so.
+      hyper_params: those that it trains well with, where they are not the defaults of its class.
     """
 
     name: str
@@ -42,7 +43,11 @@ class RuleEntry:
     load: Callable[[], UpdateRule]
     locate: Callable[[], Path | None] | None = None
     config: object = None
+    hyper_params: Mapping[str, float] = field(default_factory=dict)
 
+
+SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
+"""A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
 
 # A rule that ships with the package is one more entry: its `.safetensors` file beside this one, `load` reads it with
 # `load_rule_file` and `locate` returns its path.
@@ -65,8 +70,9 @@ REGISTRY: dict[str, RuleEntry] = {
             description="Policy gradient with V-trace advantages, a value loss and an entropy bonus.",
             source="Espeholt et al., IMPALA (2018)",
             num_parameters=0,
-            load=ActorCritic,
-            config=ActorCriticConfig(),
+            load=lambda: ActorCritic(SCALAR_ACTOR_CRITIC),
+            config=SCALAR_ACTOR_CRITIC,
+            hyper_params={"entropy_cost": 0.01},
         ),
         RuleEntry(
             name="policy-gradient",
@@ -116,3 +122,9 @@ def check_name_or_file(name_or_path: str | Path) -> None:
             f"`name_or_path` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
             "which is neither."
         )
+
+
+def default_hyper_params(name_or_path: str | Path) -> dict[str, float]:
+    """The hyper-parameters that a rule trains well with, where they are not the defaults of its class."""
+    entry = REGISTRY.get(str(name_or_path))
+    return {} if entry is None else dict(entry.hyper_params)

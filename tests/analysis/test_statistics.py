@@ -53,6 +53,14 @@ def test_more_confidence_is_wider_and_more_outcomes_are_narrower() -> None:
     assert width(values) == pytest.approx(0.5 * width(values[:100]), rel=0.25)  # as 1 / sqrt(n)
 
 
+@pytest.mark.parametrize(("confidence", "deviations"), [(0.95, 1.96), (0.6827, 1.0)])
+def test_many_outcomes_give_the_interval_of_the_normal_distribution(confidence: float, deviations: float) -> None:
+    values = np.random.default_rng(5).normal(3.0, 2.0, size=500)
+    mean, low, high = mean_interval(values, confidence, resamples=10_000)
+    expected = deviations * values.std() / np.sqrt(values.size)
+    assert [mean - low, high - mean] == pytest.approx([expected, expected], rel=0.06)
+
+
 def test_it_covers_the_truth_as_often_as_it_says() -> None:
     random = np.random.default_rng(3)
     covered = 0

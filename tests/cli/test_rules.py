@@ -70,7 +70,7 @@ def test_disco103_without_its_file(capsys: pytest.CaptureFixture[str], cache: Pa
 def test_a_rule_without_weights(capsys: pytest.CaptureFixture[str]) -> None:
     assert Rules("actor-critic").run() == 0
     output = capsys.readouterr().out
-    assert "weights: none needed" in output and "config.num_bins = 601" in output
+    assert "weights: none needed" in output and "config.num_bins = 1" in output
     assert Rules("policy-gradient").run() == 0
     assert "config" not in capsys.readouterr().out
 

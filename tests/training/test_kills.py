@@ -38,11 +38,11 @@ def start(*options: str) -> BaseProcess:
 
 
 def options(runs: Path, name: str, rollouts: int) -> list[str]:
-    """A run that writes a line and a checkpoint after every rollout."""
+    """A run that writes a line after every rollout."""
     return [
         *["--rule", "actor-critic", "--device", "cpu", "--env-args", "rows", "4", "columns", "3", "--num-envs", "2"],
         *["--rollout-length", "5", "--batch-size", "4", "--replay-capacity", "6", "--agent.dense", "8"],
-        *["--steps", str(rollouts * STEPS_OF_A_ROLLOUT), "--checkpoint-every", "1", "--log-every", "1"],
+        *["--steps", str(rollouts * STEPS_OF_A_ROLLOUT), "--log-every", "1"],
         *["--no-tensorboard", "--runs", str(runs), "--name", name],
     ]
 
@@ -62,17 +62,21 @@ def kill(process: BaseProcess, folder: Path, dice: random.Random) -> None:
         assert process.is_alive()
         time.sleep(0.001)
     assert while_it_starts or newest(folder) >= wanted, "it did not get so far within a minute"
-    time.sleep(dice.uniform(0.0, 0.01))
+    time.sleep(dice.uniform(0.0, 0.03))
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(30)
     assert process.exitcode == -signal.SIGKILL, "it ended by itself; make the run longer"
 
 
-@pytest.mark.parametrize("kills", [5, pytest.param(50, marks=pytest.mark.slow)])
-def test_kills(tmp_path: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "checkpoint_every"),
+    [(5, 1), pytest.param(50, 1, marks=pytest.mark.slow), pytest.param(50, 3, marks=pytest.mark.slow)],
+)
+def test_kills(tmp_path: Path, kills: int, checkpoint_every: int) -> None:
     rollouts, dice = kills * ROLLOUTS_OF_A_LIFE, random.Random(kills)
-    folder, process = tmp_path / "killed", start(*options(tmp_path, "killed", rollouts))
+    often = ["--checkpoint-every", str(checkpoint_every)]
+    folder, process = tmp_path / "killed", start(*options(tmp_path, "killed", rollouts), *often)
     reached = 0
     for _ in range(kills):
         kill(process, folder, dice)

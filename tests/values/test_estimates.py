@@ -165,7 +165,7 @@ def test_normalised_estimates(kind: str) -> None:
         ({"target_q_values": draw(T + 1, B, 4)}, r"`target_q_values` must be \[6, 2, 3\], got \[6, 2, 4\]; it must match"),
         ({"target_q_values": None}, r"`target_values` and `target_q_values` must be given together, got one of them"),
         ({"values": draw(T, B)}, r"`values` must be \[6, 2\], got \[5, 2\]; it must match `q_values` without the actions"),
-        ({"target_values": draw(T, B)}, r"`values` must be \[6, 2\], got \[5, 2\]; it needs one row more than `rewards`"),
+        ({"target_values": draw(T, B)}, r"`target_values` must be \[6, 2\], got \[5, 2\]; it must match `values`"),
         ({"actions": torch.zeros(T + 1, B).long()}, r"`actions` must be \[5, 2\], got \[6, 2\].*drop the last row"),
         ({"actions": torch.full((T, B), A)}, r"`actions` must lie in 0 \.\. 2, got 3 at \[0, 0\]"),
         ({"rewards": torch.zeros(T, B).long()}, r"`rewards` must be floating point, got torch.int64"),
@@ -181,7 +181,7 @@ def test_bad_input_to_action_value_estimates(change: dict[str, Tensor], message:
     [
         (
             lambda x: estimate_values(x["values"], x["rewards"], x["discounts"], x["rho"], 0.9, target_values=draw(T, B)),
-            r"`values` must be \[5, 2\], got \[6, 2\]; it must match `target_values`",
+            r"`target_values` must be \[6, 2\], got \[5, 2\]; it must match `values`",
         ),
         (
             lambda x: scalar_values(ValueEncoding(V), draw(T + 1, B, A), None, None),

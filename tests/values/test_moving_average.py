@@ -97,8 +97,8 @@ AVERAGE = MovingAverage()
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: MovingAverage(decay=1.5), r"`decay` must lie in \[0.0, 1.0\], got 1.5"),
-        (lambda: MovingAverage(decay=-0.1), r"`decay` must lie in \[0.0, 1.0\], got -0.1"),
+        (lambda: MovingAverage(decay=1.5), r"`decay` must lie in \[0, 1\), got 1.5"),
+        (lambda: MovingAverage(decay=-0.1), r"`decay` must lie in \[0, 1\), got -0.1"),
         (lambda: AVERAGE.update_state(torch.ones(2, 2).long(), AVERAGE.init_state()), r"`x` must be floating point"),
         (lambda: AVERAGE.update_state(torch.ones(2, 0), AVERAGE.init_state()), r"`x` is empty, shape \[2, 0\]"),
     ],

@@ -1,0 +1,48 @@
+"""`disco-torch demo`: a first run, from nothing to a learned agent in a few minutes."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from disco_torch.training import PRESETS, train
+from disco_torch.training.session import resolve_rule
+from disco_torch.training.sinks import Metrics
+
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Train an agent to play Catch and show how it learned: with Disco103 if its weights are at hand, else actor-critic."""
+
+    seed: int = 0
+    """Of the run."""
+    steps: int | None = None
+    """Environment steps; the preset's unless given."""
+
+    def run(self) -> int:
+        rule = resolve_rule("auto")
+        config = PRESETS["catch" if rule == "disco103" else "catch-actor-critic"][1]
+        config = dataclasses.replace(config, seed=self.seed, steps=self.steps or config.steps)
+        console = Console()
+        if rule != "disco103":
+            console.print(
+                "The weights of Disco103 are not at hand: this run uses actor-critic.", highlight=False, soft_wrap=True
+            )
+        result = train(config)
+        console.print(f"caught  {curve(result.metrics)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"the last episodes: {(result.final_return + 1) / 2:.0%} of the balls caught", highlight=False, soft_wrap=True
+        )
+        console.print(f"the learning curve: {result.folder / 'curve.png'}", highlight=False, soft_wrap=True)
+        return 0
+
+
+def curve(metrics: list[Metrics], width: int = 60) -> str:
+    """The share of balls caught over the run, from 0 to 100%, in one line of text."""
+    shares = [(line["interval_return"] + 1) / 2 for line in metrics if "interval_return" in line]
+    picked = [shares[i * len(shares) // width] for i in range(width)] if len(shares) > width else shares
+    return "".join(BLOCKS[round(share * (len(BLOCKS) - 1))] for share in picked)
