@@ -26,8 +26,9 @@ def test_initial_weights_are_truncated_normal(stddev: float | None) -> None:
 
 
 def test_mlp_has_relu_between_its_layers_and_none_after_the_last() -> None:
+    torch.manual_seed(0)
     mlp = MLP(5, (4, 3))
-    x = torch.randn(7, 5, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(50, 5, generator=torch.Generator().manual_seed(0))
     first, last = mlp.linears()
     torch.testing.assert_close(mlp(x), last(torch.relu(first(x))))
     assert mlp.out_features == 3 and (mlp(x) < 0).any()

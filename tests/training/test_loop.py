@@ -71,7 +71,8 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     folder = result.folder
     assert folder == tmp_path / "catch-actor-critic-seed0" and not result.stopped
     stored = RunFolder.open(folder).config
-    assert {**vars(stored), "name": ""} == vars(config)
+    # The whole configuration, with what stands behind the rule's name.
+    assert {**vars(stored), "name": ""} == vars(config) | {"hyper_params": {"entropy_cost": 0.01}}
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == result.metrics and [line["steps"] for line in lines] == [24, 48, 72, 96, 120]
