@@ -31,12 +31,11 @@ class Verify:
         verdicts = verify(self.folder, self.weights, getattr(torch, self.dtype), self.tolerance)
         console = Console()
         console.print(table(verdicts))
-        failed = [verdict for verdict in verdicts if verdict.failed]
-        compared = sum(verdict.error is not None for verdict in verdicts)
-        largest = max(verdict.error for verdict in verdicts if verdict.error is not None)
-        console.print(
-            f"{compared - len(failed)} of {compared} quantities agree in {self.dtype}; largest error {largest:.1e}."
-        )
+        judged = [verdict for verdict in verdicts if verdict.verdict in ("ok", "FAIL")]
+        failed = [verdict for verdict in judged if verdict.failed]
+        largest = max(verdict.error or 0.0 for verdict in judged)
+        agree = f"{len(judged) - len(failed)} of {len(judged)} quantities agree in {self.dtype}"
+        console.print(f"{agree}; largest error {largest:.1e}.", soft_wrap=True)
         return 1 if failed else 0
 
 
