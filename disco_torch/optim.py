@@ -95,6 +95,37 @@ def adam_update(
     return changes, AdamState(mu, nu, count)
 
 
+def adam_backward(
+    param_cotangents: Params, mu_cotangents: Params, after: AdamState, config: AdamConfig
+) -> tuple[Params, Params, Params]:
+    """Reverse-mode derivative of one update, from the moments after it alone.
+
+    With u = m^ / d the scaled update, d its constant denominator, and bars for cotangents:
+
+        m_bar' = m_bar + theta_bar * (-lr [|u| <= max_abs_update]) / (d (1 - b1^n))
+        g_bar = (1 - b1) m_bar',    m_bar_before = b1 m_bar',    theta_bar_before = theta_bar (1 - lr weight_decay)
+
+    Args:
+      param_cotangents, mu_cotangents: of the parameters and first moments after the update.
+      after: the state after the update.
+      config: of the update; its learning rate is the one that was used.
+
+    Returns:
+      Cotangents of the gradients, of the first moments before, and (without the gradients' share) of the parameters before.
+    """
+    correct1, correct2 = _corrections(config, after.count)
+    grads, mus, params = {}, {}, {}
+    for name, theta_bar in param_cotangents.items():
+        mu, dtype = after.mu[name], after.mu[name].dtype
+        denominator = torch.sqrt(after.nu[name] / correct2.to(dtype)) + config.eps
+        scaled = mu / correct1.to(dtype) / denominator
+        passes = (torch.abs(scaled) <= config.max_abs_update).to(dtype)
+        mu_bar = mu_cotangents[name] - config.learning_rate * theta_bar * passes / (denominator * correct1.to(dtype))
+        grads[name], mus[name] = (1.0 - config.b1) * mu_bar, config.b1 * mu_bar
+        params[name] = theta_bar * (1.0 - config.learning_rate * config.weight_decay)
+    return grads, mus, params
+
+
 def apply_updates(params: Params, changes: Params) -> Params:
     return {name: param + changes[name] for name, param in params.items()}
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import torch
 
 from disco_torch.data import memory_resets
-from disco_torch.discovery.meta_loss import MetaLossWeights, meta_loss
+from disco_torch.discovery.meta_loss import MetaLossWeights, meta_logs, target_regularizer, validation_loss
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, Targets, ValueOuts, tree_map
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class PlainMetaGradient:
         # detached: the gradient is of these updates alone; what came before is history.
         eta = {name: param.detach().requires_grad_() for name, param in rule_params.items()}
         state = tree_map(torch.Tensor.detach, learner_state)
-        all_targets: list[Targets] = []
+        regularizers, regularizer_logs = [], []
         agent = self.learner.agent
         with torch.enable_grad():
             for rollout in train:
@@ -60,11 +60,18 @@ class PlainMetaGradient:
                     out, _ = agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
                     value_state, _, _ = self.value_function.update(value_state, rollout, out["logits"])
                 state, _, targets = self.learner.differentiable_update(state, rollout, eta)
-                all_targets.append(targets)
+                regularizer, parts = target_regularizer(targets, self.weights)
+                regularizers.append(regularizer)
+                regularizer_logs.append(parts)
             out, _ = agent.unroll(state.params, valid.observations, memory_resets(valid), valid.first_state)
             with torch.no_grad():
                 value_out, *_ = self.value_function.estimate(value_state, valid, out["logits"])
-            loss, logs = meta_loss(valid, out, value_out, all_targets, self.weights)
-            grads = torch.autograd.grad(loss, list(eta.values()), allow_unused=True, materialize_grads=True)
+            validation, validation_logs = validation_loss(valid, out, value_out, self.weights)
+            regularizer = torch.stack(regularizers).mean()
+            gradients = torch.autograd.grad(
+                validation + regularizer, list(eta.values()), allow_unused=True, materialize_grads=True
+            )
+        grads = dict(zip(eta, gradients, strict=True))
+        logs = meta_logs(validation, validation_logs, regularizer, regularizer_logs)
         state = tree_map(torch.Tensor.detach, state)
-        return MetaGradient(dict(zip(eta, grads, strict=True)), state, value_state, value_out, logs)
+        return MetaGradient(grads, state, value_state, value_out, logs)

@@ -23,23 +23,17 @@ class MetaLossWeights:
     target_kl: float = 1e-2
 
 
-def meta_loss(
-    valid: Rollout,
-    agent_out: AgentOutput,
-    value_out: ValueOuts,
-    targets: Sequence[Targets],
-    weights: MetaLossWeights,
+def validation_loss(
+    valid: Rollout, agent_out: AgentOutput, value_out: ValueOuts, weights: MetaLossWeights
 ) -> tuple[Tensor, Logs]:
-    """Policy-gradient loss of the final agent on a validation rollout, plus regularisers.
+    """How the final agent does on a validation rollout, with a bonus for entropy of its policy and predictions.
 
         L = mean(-log pi(a) A) - w_H mean H(pi) - w_p (mean H(y) + mean H(z(a)))
-            + w_m sum_{pi, y, z} mean_n (mean target_n)^2 + w_k mean KL(pi_target-network || pi^)
 
     Args:
       valid: [T+1, B] rows.
       agent_out: the final agent's outputs on them; gradients flow here, through all its updates, to the rule.
       value_out: normalised advantages on them, constants.
-      targets: the rule's targets in each inner update.
       weights: of the regularisers.
 
     Returns:
@@ -52,29 +46,38 @@ def meta_loss(
     policy_entropy = entropy(logits).mean()
     z_taken = select_action(agent_out["z"][:-1], actions)
     prediction_entropy = entropy(agent_out["y"]).mean() + entropy(z_taken).mean()
-    means = [torch.stack([target[name].mean() for target in targets]) for name in ("pi", "y", "z")]  # [N] each
-    mean_penalty = torch.stack([torch.square(mean).mean() for mean in means]).sum()
-    # detached: the target network's policy is where the policy target should stay near to.
-    kls = [categorical_kl(target["target_out"]["logits"][:-1].detach(), target["pi"]).mean() for target in targets]
-    target_kl = torch.stack(kls).mean()
-    reg_loss = (
-        -weights.policy_entropy * policy_entropy
-        - weights.prediction_entropy * prediction_entropy
-        + weights.target_mean * mean_penalty
-        + weights.target_kl * target_kl
-    )
-    loss = pg_loss + reg_loss
+    loss = pg_loss - weights.policy_entropy * policy_entropy - weights.prediction_entropy * prediction_entropy
     logs = {
-        "meta_loss": loss,
         "pg_loss": pg_loss,
-        "reg_loss": reg_loss,
         "entropy": policy_entropy,
         "prediction_entropy": prediction_entropy,
-        "target_mean": mean_penalty,
-        "target_kl": target_kl,
         "adv": value_out.adv.mean(),
         "normalized_adv": value_out.normalized_adv.mean(),
         "value": value_out.value.mean(),
         "val_importance_weight": torch.clamp(value_out.rho, max=1.0).mean(),
     }
     return loss, {name: value.detach() for name, value in logs.items()}
+
+
+def target_regularizer(targets: Targets, weights: MetaLossWeights) -> tuple[Tensor, Logs]:
+    """What keeps the targets of one inner update in bounds; the meta-loss has its mean over the updates.
+
+    R = w_m sum_{pi, y, z} (mean target)^2 + w_k mean KL(pi_target-network || pi^)
+
+    Gradients flow to the targets.
+    """
+    means = torch.stack([targets[name].mean() for name in ("pi", "y", "z")])
+    target_mean = torch.square(means).sum()
+    # detached: the target network's policy is where the policy target should stay near to.
+    target_kl = categorical_kl(targets["target_out"]["logits"][:-1].detach(), targets["pi"]).mean()
+    logs = {"target_mean": target_mean.detach(), "target_kl": target_kl.detach()}
+    return weights.target_mean * target_mean + weights.target_kl * target_kl, logs
+
+
+def meta_logs(validation: Tensor, validation_logs: Logs, regularizers: Tensor, regularizer_logs: Sequence[Logs]) -> Logs:
+    """The logs of a whole meta-loss from those of its parts; `regularizers` is their mean over the updates."""
+    logs = dict(validation_logs)
+    for name in regularizer_logs[0]:
+        logs[name] = torch.stack([part[name] for part in regularizer_logs]).mean()
+    meta_loss = (validation + regularizers).detach()
+    return logs | {"meta_loss": meta_loss, "reg_loss": meta_loss - logs["pg_loss"]}

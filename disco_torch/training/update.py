@@ -98,8 +98,8 @@ class Learner:
             agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets)
             inputs = rule_inputs(rollout, agent_out, value_out, taken_out)
             with torch.no_grad():  # the targets are constants of the agent's gradient
-                targets, meta_state = self._targets(state, rollout, inputs, None, mean_across_processes)
-            loss, logs = self._loss(rollout, inputs, targets, backprop=False)
+                targets, meta_state = self.targets(state, rollout, inputs, None, mean_across_processes)
+            loss, logs = self.loss(rollout, inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             grads = dict(zip(params, gradients, strict=True))
@@ -120,25 +120,27 @@ class Learner:
 
         def loss_fn(params: Params, targets: Targets) -> tuple[Tensor, Logs]:
             agent_out, _ = self.agent.unroll(params, rollout.observations, resets, rollout.first_state)
-            return self._loss(rollout, rule_inputs(rollout, agent_out), targets, backprop=True)
+            return self.loss(rollout, rule_inputs(rollout, agent_out), targets, backprop=True)
 
         agent_out, _ = self.agent.unroll(state.params, rollout.observations, resets, rollout.first_state)
         inputs = rule_inputs(rollout, agent_out)
-        targets, meta_state = self._targets(state, rollout, inputs, rule_params, mean_across_processes)
+        targets, meta_state = self.targets(state, rollout, inputs, rule_params, mean_across_processes)
         # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
         # meta-gradient. Computed inside `loss_fn` they would leak into the agent's gradient.
         grads, logs = grad(loss_fn, has_aux=True)(state.params, targets)
         new_state, norms = self._step(state, grads, meta_state, None, mean_across_processes)
         return new_state, logs | norms, targets
 
-    def _targets(
+    def targets(
         self,
         state: LearnerState,
         rollout: Rollout,
         inputs: UpdateRuleInputs,
-        rule_params: Params | None,
-        mean_across_processes: MeanAcrossProcesses | None,
+        rule_params: Params | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[Targets, Any]:
+        """The rule's targets and next state. Gradients flow to the rule's parameters, the inputs and the state."""
+
         def unroll(params: Params, observations: Observations, should_reset: Tensor) -> AgentOutput:
             return self.agent.unroll(params, observations, should_reset, rollout.first_state)[0]
 
@@ -152,7 +154,7 @@ class Learner:
             mean_across_processes=mean_across_processes,
         )
 
-    def _loss(self, rollout: Rollout, inputs: UpdateRuleInputs, targets: Targets, *, backprop: bool) -> tuple[Tensor, Logs]:
+    def loss(self, rollout: Rollout, inputs: UpdateRuleInputs, targets: Targets, *, backprop: bool) -> tuple[Tensor, Logs]:
         """Both losses, averaged over the steps that count. Gradients flow to the agent's outputs in `inputs`."""
         loss, logs = self.rule.agent_loss(inputs, targets, self._hyper(), backprop)
         loss_no_meta, logs_no_meta = self.rule.agent_loss_no_meta(inputs, targets, self._hyper())

@@ -24,7 +24,9 @@ SHOWN = {
 
 
 def number(value: float) -> str:
-    return f"{int(value):,}" if float(value).is_integer() and abs(value) < 1e15 else f"{value:,.4g}"
+    if abs(value) >= 1000 or float(value).is_integer():
+        return f"{value:,.0f}"
+    return f"{value:.4g}"
 
 
 class LiveView:

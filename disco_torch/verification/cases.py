@@ -16,7 +16,7 @@ from torch import Tensor
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.data import rule_inputs
-from disco_torch.discovery import MetaLossWeights, PlainMetaGradient
+from disco_torch.discovery import MetaLossWeights, MixedModeMetaGradient, PlainMetaGradient
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import (
     ActorCritic,
@@ -225,12 +225,14 @@ def meta_gradient(case: Case) -> Iterator[Comparison]:
     layers = agent_layers(value_function.net, "value_fn")
     value_state = value_function.init(params=from_haiku(value_function.net, layers, case.group("value_params0")))
     train = [case.rollout(given) for given in case.numbered("train{}")]
-    compute = PlainMetaGradient(learner, value_function, MetaLossWeights(**settings["weights"]))
+    valid = case.rollout(case.group("valid"))
     rule_params = {name: param.detach() for name, param in learner.rule.named_parameters()}
-    result = compute(rule_params, state, value_state, train, case.rollout(case.group("valid")))
     assert isinstance(learner.rule, DiscoUpdateRule)
-    grads = to_haiku(learner.rule, rule_layers(learner.rule), result.grads)
-    yield from compare_group("gradients", grads, case.group("grads"))
+    for title, implementation in (("mixed-mode", MixedModeMetaGradient), ("gradients", PlainMetaGradient)):
+        compute = implementation(learner, value_function, MetaLossWeights(**settings["weights"]))
+        result = compute(rule_params, state, value_state, train, valid)
+        grads = to_haiku(learner.rule, rule_layers(learner.rule), result.grads)
+        yield from compare_group(title, grads, case.group("grads"))
     ours: dict[str, Any] = {**result.logs, **{k: v for k, v in vars(result.value_out).items() if v is not None}}
     theta = to_haiku(agent, agent_layers(agent), result.learner_state.params)
     ours |= {f"theta/{name}": array for name, array in theta.items()}

@@ -33,6 +33,7 @@ TITLES = {
     "mu": "first moments",
     "nu": "second moments",
     "gradients": "meta-gradient",
+    "mixed-mode": "meta-gradient, mixed mode",
     "value_params": "value function's parameters",
 }
 
@@ -81,7 +82,7 @@ def judge(file: str, comparisons: Iterator[Comparison], tolerance: float, dtype:
     verdicts = []
     for quantity, (error, name) in worst.items():
         verdict = "ok" if error <= tolerance else "FAIL"
-        if quantity == TITLES["gradients"] and dtype != torch.float64:
+        if quantity in (TITLES["gradients"], TITLES["mixed-mode"]) and dtype != torch.float64:
             verdict = "not judged in float32"
         verdicts.append(Verdict(file, quantity, error, name, verdict))
     return verdicts

@@ -1,0 +1,147 @@
+"""Meta-gradients in mixed mode: the same gradient as the plain one, with the memory of one update instead of all.
+
+Forward, the updates run without a graph and only their states are kept. Backward, each update is recomputed on its own. Its
+inner gradient g = grad_theta L(theta, tau) must be differentiated again, along the cotangent g_bar that Adam passes back:
+
+    (d g / d theta)^T g_bar = d^2 L / d theta^2  g_bar,        (d g / d tau)^T g_bar = d^2 L / (d tau d theta)  g_bar
+
+Both are ONE forward-mode derivative of (grad_theta L, grad_tau L) in the direction g_bar of theta, since second derivatives
+commute: no reverse pass through a reverse pass, whose graph is what takes memory and time. What is left, the rule's targets
+tau(eta, theta, state), is differentiated once, by a plain reverse pass. "Scalable meta-learning via mixed-mode
+differentiation", ICML 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vjp
+
+from disco_torch.data import memory_resets, rule_inputs
+from disco_torch.discovery.meta_gradient import MetaGradient
+from disco_torch.discovery.meta_loss import MetaLossWeights, meta_logs, target_regularizer, validation_loss
+from disco_torch.optim import adam_backward
+from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
+from disco_torch.types import Logs, Params, Rollout, Targets, tree_dataclass, tree_map
+
+LEARNED_TARGETS = ("pi", "y", "z")
+
+
+@tree_dataclass
+class Cotangent:
+    """What the meta-loss's gradient is with respect to a learner's state; the second moments get none."""
+
+    params: Params
+    mu: Params
+    meta_state: Any
+
+
+@dataclass(frozen=True)
+class MixedModeMetaGradient:
+    """The interface of `PlainMetaGradient`; memory grows with the updates by their states alone."""
+
+    learner: Learner
+    value_function: ValueFunction
+    weights: MetaLossWeights = field(default_factory=MetaLossWeights)
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        rule_params: Params,
+        learner_state: LearnerState,
+        value_state: ValueFunctionState,
+        train: Sequence[Rollout],
+        valid: Rollout,
+    ) -> MetaGradient:
+        """See `PlainMetaGradient`."""
+        eta = {name: param.detach() for name, param in rule_params.items()}
+        states, all_targets = [tree_map(Tensor.detach, learner_state)], []
+        agent = self.learner.agent
+        for rollout in train:
+            params = states[-1].params
+            out, _ = agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
+            value_state, _, _ = self.value_function.update(value_state, rollout, out["logits"])
+            state, _, targets = self.learner.differentiable_update(states[-1], rollout, eta)
+            states.append(state)
+            # The losses read all but the target network's outputs, which are large.
+            all_targets.append({name: value for name, value in targets.items() if name != "target_out"})
+        final = states[-1]
+        out, _ = agent.unroll(final.params, valid.observations, memory_resets(valid), valid.first_state)
+        value_out, *_ = self.value_function.estimate(value_state, valid, out["logits"])
+
+        def judge(params: Params) -> tuple[Tensor, tuple[Tensor, Logs]]:
+            out, _ = agent.unroll(params, valid.observations, memory_resets(valid), valid.first_state)
+            loss, logs = validation_loss(valid, out, value_out, self.weights)
+            return loss, (loss.detach(), logs)
+
+        params_bar, (validation, validation_logs) = grad(judge, has_aux=True)(final.params)
+        zeros = tree_map(torch.zeros_like, (final.opt_state.mu, final.meta_state))
+        cotangent = Cotangent(params_bar, *zeros)
+        grads = {name: torch.zeros_like(param) for name, param in eta.items()}
+        regularizers, regularizer_logs = [], []
+        for n in range(len(train) - 1, -1, -1):
+            targets_bar, cotangent = self._through_update(states[n], states[n + 1], train[n], all_targets.pop(), cotangent)
+            eta_bar, cotangent, regularizer, logs = self._through_targets(
+                eta, states[n], train[n], targets_bar, cotangent, 1.0 / len(train)
+            )
+            states.pop()  # what was passed is not needed any more
+            grads = {name: total + eta_bar[name] for name, total in grads.items()}
+            regularizers.append(regularizer)
+            regularizer_logs.append(logs)
+        logs = meta_logs(validation, validation_logs, torch.stack(regularizers).mean(), regularizer_logs)
+        return MetaGradient(grads, final, value_state, value_out, logs)
+
+    def _through_update(
+        self, before: LearnerState, after: LearnerState, rollout: Rollout, targets: Targets, cotangent: Cotangent
+    ) -> tuple[Params, Cotangent]:
+        """From the cotangent of the state after an update to that of its targets, and of the state before it.
+
+        The latter is without the share that passes through the targets, and still holds the rule's state after the update.
+        """
+        resets = memory_resets(rollout)
+
+        def loss_fn(params: Params, learned: Params) -> Tensor:
+            agent_out, _ = self.learner.agent.unroll(params, rollout.observations, resets, rollout.first_state)
+            return self.learner.loss(rollout, rule_inputs(rollout, agent_out), targets | learned, backprop=True)[0]
+
+        optimizer = self.learner.optimizer
+        grads_bar, mu_bar, params_bar = adam_backward(cotangent.params, cotangent.mu, after.opt_state, optimizer)
+        learned = {name: targets[name] for name in LEARNED_TARGETS}
+        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (before.params,), (grads_bar,))
+        _, (curvature, targets_bar) = pushed
+        params_bar = {name: bar + curvature[name] for name, bar in params_bar.items()}
+        return targets_bar, Cotangent(params_bar, mu_bar, cotangent.meta_state)
+
+    def _through_targets(
+        self,
+        eta: Params,
+        before: LearnerState,
+        rollout: Rollout,
+        targets_bar: Params,
+        cotangent: Cotangent,
+        share: float,
+    ) -> tuple[Params, Cotangent, Tensor, Logs]:
+        """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before.
+
+        `share` is the weight of this update's regulariser in the meta-loss.
+        """
+        resets = memory_resets(rollout)
+
+        def targets_fn(eta: Params, params: Params, meta_state: Any) -> tuple[Any, tuple[Tensor, Logs]]:
+            agent_out, _ = self.learner.agent.unroll(params, rollout.observations, resets, rollout.first_state)
+            state = LearnerState(params, before.opt_state, meta_state)
+            targets, next_state = self.learner.targets(state, rollout, rule_inputs(rollout, agent_out), eta)
+            regularizer, logs = target_regularizer(targets, self.weights)
+            learned = {name: targets[name] for name in LEARNED_TARGETS}
+            return (learned, next_state, share * regularizer), (regularizer.detach(), logs)
+
+        pulled: Any = vjp(targets_fn, eta, before.params, before.meta_state, has_aux=True)
+        _, pull_back, (regularizer, logs) = pulled
+        one = torch.ones_like(regularizer)
+        eta_bar, through_targets, meta_bar = pull_back((targets_bar, cotangent.meta_state, one))
+        params_bar = {name: bar + through_targets[name] for name, bar in cotangent.params.items()}
+        return eta_bar, Cotangent(params_bar, cotangent.mu, meta_bar), regularizer, logs
