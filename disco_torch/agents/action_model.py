@@ -37,4 +37,6 @@ class ActionModel(nn.Module):
             hidden = lstm_gates(recurrent.unsqueeze(-2) + rows, cell.unsqueeze(-2)).hidden  # [..., A, H]
         else:
             hidden = lstm_gates(recurrent + nn.functional.embedding(actions, rows), cell).hidden  # [..., H]
+        # Broadcasting may have left another order of memory, which would make each head a batch of small products.
+        hidden = hidden.contiguous()
         return {name: head(hidden) for name, head in self.heads.items()}
