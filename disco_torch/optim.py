@@ -23,12 +23,20 @@ from disco_torch.types import Params, tree_dataclass
 
 @dataclass(frozen=True)
 class AdamConfig:
+    """Constants of Adam."""
+
     learning_rate: float = 3e-4
+    """Applied after the clip."""
     max_abs_update: float = 1.0
+    """Clip of each entry of the scaled update."""
     b1: float = 0.9
+    """Decay of the first moment."""
     b2: float = 0.999
+    """Decay of the second moment."""
     eps: float = 1e-8
+    """Added to the denominator."""
     weight_decay: float = 0.0
+    """Decoupled: a multiple of the parameter, beside the update."""
 
     def __post_init__(self) -> None:
         check_positive("max_abs_update", self.max_abs_update)

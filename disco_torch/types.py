@@ -130,7 +130,9 @@ class UpdateRuleInputs:
         losses need no others, so an agent may compute these alone with a graph.
       behaviour_agent_out: outputs at the time of acting; rules read `logits` only.
       value_out: value estimates of a value function outside of the rule, for rules that use one.
-      extra_from_rule: what a rule adds for its meta-network.
+      extra_from_rule: what a rule adds for its meta-network; `unroll_meta_net` of the Disco rule fills in `v_scalar`
+        [T+1, B], `adv` and `normalized_adv` [T, B], `q`, `qv_adv` and `normalized_qv_adv` [T+1, B, A], and `target_out`, the
+        target network's outputs.
       is_truncated: [T, B] bool or None: steps whose next row is the last observation of an episode cut by a time limit.
         Returns bootstrap there and nothing flows across. None: no step was cut.
       resets: [T+1, B] bool or None: rows that begin an episode; None: the rows after a terminal step.

@@ -15,6 +15,7 @@ from disco_torch.cli.rules import Rules
 from disco_torch.cli.train import Train, take_preset
 from disco_torch.cli.verify import Verify
 from disco_torch.envs import EnvironmentFailure
+from disco_torch.training.loop import TrainingDiverged
 
 
 def main(args: list[str] | None = None) -> int:
@@ -32,6 +33,9 @@ def main(args: list[str] | None = None) -> int:
         )
         command: Train | Evaluate | Plot | Demo | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
         return command.run()
-    except (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure) as error:
+    except KeyboardInterrupt:
+        print("disco-torch: interrupted", file=sys.stderr)
+        return 130
+    except (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, TrainingDiverged) as error:
         print(f"disco-torch: {error}", file=sys.stderr)
         return 2

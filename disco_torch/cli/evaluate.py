@@ -31,6 +31,8 @@ class Evaluate:
     """Also write an animated GIF of one episode here."""
 
     def run(self) -> int:
+        if self.episodes < 1 or self.num_envs < 1:
+            raise ValueError(f"`--episodes` and `--num-envs` must be at least 1, got {self.episodes} and {self.num_envs}.")
         trained = load_run(self.run_folder, self.device)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +24,11 @@ class Train:
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None
-    """The folder of a run to go on with; of the other options only --steps counts then, to lengthen it."""
+    """The folder of a run to go on with; besides it only --steps, to lengthen it, and --device can be given."""
 
     def run(self) -> int:
+        if self.resume is not None:
+            check_only_steps(self.config, RunFolder.open(self.resume).config)
         result = train(self.config, resume=self.resume)
         console = Console()
         console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False, soft_wrap=True)
@@ -64,3 +66,16 @@ def take_preset(args: list[str]) -> tuple[TrainConfig, list[str]]:
         if arg == "--resume" or arg.startswith("--resume="):
             return RunFolder.open(Path(arg.partition("=")[2] or following)).config, rest
     return PRESETS[name][1], rest
+
+
+def check_only_steps(given: TrainConfig, own: TrainConfig) -> None:
+    """Raises where a run that is resumed is given other settings than its own."""
+    for setting in fields(TrainConfig):
+        old, new = getattr(own, setting.name), getattr(given, setting.name)
+        if setting.name not in ("steps", "device") and old != new:
+            option = setting.name.replace("_", "-")
+            raise ValueError(
+                f"`--{option}` must be the run's own when it is resumed, {old!r}, got {new!r}; begin another run for it."
+            )
+    if given.steps < own.steps:
+        raise ValueError(f"`--steps` can only lengthen a run that is resumed, beyond {own.steps}, got {given.steps}.")

@@ -93,8 +93,11 @@ StepFn = Callable[[Any], tuple[Any, Any, Any]]
 
 
 def as_tensor(x: Any, device: torch.device) -> Tensor:
-    """An array or a tensor as a tensor on `device`; float64 becomes float32, bytes stay bytes."""
-    tensor = torch.as_tensor(x if isinstance(x, Tensor) else np.asarray(x)).to(device)
+    """An array or a tensor as a tensor of its own on `device`; float64 becomes float32, bytes stay bytes.
+
+    Always a copy: an environment may write its next observation into the array that it handed out.
+    """
+    tensor = torch.tensor(np.asarray(x)).to(device) if not isinstance(x, Tensor) else x.detach().to(device, copy=True)
     return tensor.float() if tensor.dtype == torch.float64 else tensor
 
 

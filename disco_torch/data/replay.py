@@ -127,7 +127,8 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """What is stored, without the empty part of the ring."""
-        stored = [leaf[: self._size].clone() for leaf in _leaves(self._ring) + _leaves(self._memory)]
+        rings = _leaves(self._ring) + _leaves(self._memory)
+        stored = [leaf[: self._size].to("cpu", copy=True) for leaf in rings]  # never a second ring on a GPU
         return {"stored": stored, "next": self._next, "size": self._size, "cuts": self._cuts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -118,10 +118,16 @@ class GymnasiumEnvironment(Environment):
     def close(self) -> None:
         """Closes the vector environment and ends its workers, also those of one that failed."""
         vector = self.env.unwrapped
-        if self._failed and isinstance(vector, AsyncVectorEnv):
-            close_workers(vector)
-        else:
+        if not isinstance(vector, AsyncVectorEnv):
             self.env.close()
+            return
+        if not self._failed:
+            try:
+                self.env.close()
+                return
+            except (OSError, EOFError):  # Ctrl-C in a terminal reaches the workers too, and they are gone
+                self._failed = True
+        close_workers(vector)
 
     def _next_step_row(
         self, observations: Observations, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray

@@ -214,7 +214,8 @@ def read_inputs(configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, co
             source = SOURCES[config.source](inputs)
             if source is None:
                 raise ValueError(
-                    f"the rule's inputs lack {config.source!r}, which its meta-network reads; fill it in UpdateRuleInputs."
+                    f"the rule's inputs lack {config.source!r}, which its meta-network reads; "
+                    "call `rule.unroll_meta_net`, which computes it, or fill it in UpdateRuleInputs."
                 )
             context.shared[config.source] = source
         x, cache = context.shared[config.source], context.shared

@@ -15,12 +15,10 @@ from disco_torch.analysis import Interval, mean_interval
 from disco_torch.data import init_actor
 from disco_torch.envs import Environment, make_env
 from disco_torch.files import replacing
-from disco_torch.training.checkpoint import load_checkpoint, unpack
+from disco_torch.training.checkpoint import load_checkpoint
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import resolve_device
-from disco_torch.training.update import Learner
-from disco_torch.types import Params
-from disco_torch.weights import load_rule
+from disco_torch.types import OutputSpec, Params
 
 PolicyKind = Literal["sampled", "greedy"]
 
@@ -95,13 +93,15 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     """The agent that a run has trained so far."""
     folder = RunFolder.open(Path(run))
     where = resolve_device(device)
+    session = load_checkpoint(folder.checkpoints)["session"]
     env = make_env(folder.config.env, 1, device=where, **folder.config.env_args)
-    rule = load_rule(folder.config.rule).to(where)
-    agent = Agent(env.observation_example, env.num_actions, rule.outputs(env.num_actions), folder.config.agent).to(where)
+    # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
+    agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), folder.config.agent).to(where)
     env.close()
-    state = Learner(agent, rule).init()
-    state = unpack(load_checkpoint(folder.checkpoints)["session"]["learner"], state)
-    return TrainedAgent(folder, agent, state.params, where)
+    names = [name for name, _ in agent.named_parameters()]
+    # The parameters are the first leaves of a learner's state.
+    params = {name: leaf.to(where) for name, leaf in zip(names, session["learner"], strict=False)}
+    return TrainedAgent(folder, agent, params, where)
 
 
 def record(

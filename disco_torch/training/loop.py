@@ -25,6 +25,10 @@ from disco_torch.training.view import LiveView
 from disco_torch.weights import default_hyper_params
 
 
+class TrainingDiverged(RuntimeError):
+    """The loss is not a number any more."""
+
+
 @dataclass(frozen=True)
 class TrainResult:
     """What a run ended with. `stopped` says that it was asked to end before its last step."""
@@ -65,12 +69,14 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
     """Trains an agent and writes a folder with everything about it.
 
     Args:
-      config: of a new run; when resuming, its `steps` may lengthen the run.
+      config: of a new run; when resuming, its `steps` may lengthen the run and its `device` move it.
       resume: the folder of a run to go on with, with its own configuration.
       view: show the live view, where there is a terminal.
     """
     if resume is not None:
         folder = RunFolder.open(Path(resume), extend_to=None if config is None else config.steps)
+        if config is not None and config.device != "auto":
+            folder = dataclasses.replace(folder, config=dataclasses.replace(folder.config, device=config.device))
         content = load_checkpoint(folder.checkpoints)
         session = TrainingSession(folder.config)
         session.load_state_dict(content["session"])
@@ -112,7 +118,12 @@ class _Loop:
             if view:
                 stack.enter_context(live)
             while session.counters.steps < config.steps and not asked_to_stop():
-                self._advance()
+                try:
+                    self._advance()
+                except EnvironmentFailure:
+                    if asked_to_stop():  # Ctrl-C in a terminal ends the environment's processes too
+                        break
+                    raise
                 if session.counters.rollouts % config.log_every == 0:
                     metrics = self._metrics()
                     for sink in sinks:
@@ -121,7 +132,11 @@ class _Loop:
                 if config.checkpoint_every and session.counters.rollouts % config.checkpoint_every == 0:
                     self._save()
             self._save()
-        return self._finish(stopped=session.counters.steps < config.steps)
+            finished = session.counters.steps >= config.steps
+            # A last line, behind what a checkpoint keeps: a run that is lengthened goes on as if it had not ended here.
+            if finished and session.counters.rollouts % config.log_every != 0:
+                self.jsonl.write(self._metrics())
+        return self._finish(stopped=not finished)
 
     def _sinks(self) -> list[Sink]:
         config = self.config
@@ -163,9 +178,21 @@ class _Loop:
             metrics["length"] = sum(numbers[1] for numbers in session.recent) / len(session.recent)
         if finished:
             metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
+        self._check_finite()
         return metrics | {name: float(value) for name, value in session.logs.items()}
 
+    def _check_finite(self) -> None:
+        """Raises where learning has diverged, before a checkpoint or a line of metrics would hold it."""
+        loss = self.session.logs.get("total_loss")
+        if loss is not None and not math.isfinite(float(loss)):
+            steps, rate = self.session.counters.steps, self.config.optimizer.learning_rate
+            raise TrainingDiverged(
+                f"the loss must be finite, got {float(loss)} at step {steps} with learning rate {rate}; lower the learning "
+                f"rate. The checkpoints in {self.folder.checkpoints} are from before."
+            )
+
     def _save(self) -> None:
+        self._check_finite()
         content = {
             "session": self.session.state_dict(),
             "config": json.dumps(self.folder.plain_config()),

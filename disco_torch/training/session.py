@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +145,8 @@ class TrainingSession:
             "recent": [list(numbers) for numbers in self.recent],
             "interval": [list(numbers) for numbers in self.interval],
             "generator": self.generator.get_state(),
+            "device": self.device.type,
+            "outputs": {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)},
         }
         if self.env.saves_state:
             state["actor"] = pack(self.actor)
@@ -160,7 +163,14 @@ class TrainingSession:
         self.interval = [(numbers[0], numbers[1]) for numbers in state["interval"]]
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])
-        self.generator.set_state(state["generator"])
+        if state["device"] == self.device.type:
+            self.generator.set_state(state["generator"])
+        else:  # states of generators do not carry over between kinds of devices
+            was, now = state["device"], self.device.type
+            warnings.warn(
+                f"the checkpoint is of a run on {was}; it goes on on {now} with other random numbers.", stacklevel=2
+            )
+            self.generator.manual_seed(self.config.seed + self.counters.rollouts)
         if "actor" in state:
             self.actor = unpack(state["actor"], self.actor)
         else:

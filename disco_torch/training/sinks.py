@@ -45,7 +45,7 @@ class TensorBoardSink:
         """With `resumed_at`, events behind that step are hidden: a resumed run writes them again."""
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer: Any = SummaryWriter(str(folder), purge_step=resumed_at)
+        self._writer: Any = SummaryWriter(str(folder), purge_step=None if resumed_at is None else resumed_at + 1)
 
     def write(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():

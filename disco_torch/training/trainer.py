@@ -27,7 +27,9 @@ class ModuleAgent:
         self.module = module
 
     def init(self, generator: torch.Generator | None = None) -> Params:
-        return {name: param.detach().clone() for name, param in self.module.named_parameters()}
+        """The parameters that are to be learned; frozen ones stay in the module."""
+        trainable = {name: param for name, param in self.module.named_parameters() if param.requires_grad}
+        return {name: param.detach().clone() for name, param in trainable.items()}
 
     def unroll(
         self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
@@ -110,6 +112,7 @@ class DiscoTrainer:
         replay.add(rollout)
         if len(replay) < self.batch_size:
             return {"total_loss": float("nan"), "updates": 0.0}
+        self.state.params = self.learner.agent.init()  # as they are now: the module may have been loaded or changed
         for _ in range(self.replay_ratio):
             self.state, logs = self.learner.update(self.state, replay.sample(self.batch_size, self.generator))
         self._write_params()
@@ -127,8 +130,8 @@ class DiscoTrainer:
 
     def _write_params(self) -> None:
         with torch.no_grad():
-            for name, param in self.agent.named_parameters():
-                param.copy_(self.state.params[name])
+            for name, value in self.state.params.items():
+                self.agent.get_parameter(name).copy_(value)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes: the agent, the optimiser, the rule's state, the replay and the draws."""

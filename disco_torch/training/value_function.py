@@ -11,7 +11,7 @@ from torch.func import grad
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import check_between, check_shape
-from disco_torch.data import check_rollout
+from disco_torch.data import check_rollout, loss_mask, masked_mean
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates
 from disco_torch.types import (
     EmaState,
@@ -134,7 +134,9 @@ class ValueFunction:
             assert outs.normalized_td is not None
             # detached inside: the target is a constant.
             loss = ValueEncoding().loss_from_td(net_out[:-1], outs.normalized_td.detach())
-            return self.config.outer_value_cost * loss.mean(), (outs, adv_state, td_state)
+            # Aligned, steps that lead nowhere (behind a time limit) teach nothing; the reference counts all rows.
+            mean = masked_mean(loss, loss_mask(rollout)) if self.config.aligned else loss.mean()
+            return self.config.outer_value_cost * mean, (outs, adv_state, td_state)
 
         with torch.no_grad():
             grads, (outs, adv_state, td_state) = grad(loss_fn, has_aux=True)(state.params)

@@ -44,11 +44,16 @@ def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.C
     assert steps_of(folder) == 28
     assert main(["train", "--resume", str(folder), "--steps", "56"]) == 0
     assert steps_of(folder) == 56 and json.loads((folder / "config.json").read_text())["steps"] == 56
-    assert main(["train", f"--resume={folder}", "--steps=70", "--seed", "9"]) == 0
+    assert main(["train", f"--resume={folder}", "--steps=70", "--seed", "9"]) == 2
+    assert main(["train", f"--resume={folder}", "--steps=20"]) == 2
+    errors = capsys.readouterr().err
+    assert "`--seed` must be the run's own when it is resumed, 0, got 9" in errors
+    assert "`--steps` can only lengthen a run that is resumed, beyond 56, got 20" in errors
+    assert main(["train", f"--resume={folder}", "--steps=70", "--device", "cpu"]) == 0
     config = json.loads((folder / "config.json").read_text())
     assert steps_of(folder) == 70 and (config["seed"], config["num_envs"]) == (0, 2)
     lines = [json.loads(line)["steps"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [28, 56] and [path.name for path in tmp_path.iterdir()] == [folder.name]
+    assert lines == [28, 56, 70] and [path.name for path in tmp_path.iterdir()] == [folder.name]
     assert "done" in capsys.readouterr().out
 
 
