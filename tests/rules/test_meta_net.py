@@ -325,7 +325,7 @@ def test_bad_sizes_of_the_lifetime_network(settings: dict[str, Any]) -> None:
 
 def test_bad_inputs_are_refused_by_the_network_itself(tiny_rule: DiscoUpdateRule, inputs: UpdateRuleInputs) -> None:
     net = tiny_rule.meta_net
-    with pytest.raises(ValueError, match=r"inputs lack 'extra_from_rule/v_scalar', which its meta-network reads; fill"):
+    with pytest.raises(ValueError, match=r"inputs lack 'extra_from_rule/v_scalar', which its meta-network reads; call"):
         net(dataclasses.replace(inputs, extra_from_rule=None), net.initial_meta_rnn_state())
     with pytest.raises(ValueError, match=r"`actions` must be \[7, 3\], got \[6, 3\]; it needs one row more than `rewards`"):
         net(dataclasses.replace(inputs, actions=inputs.actions[:-1]), net.initial_meta_rnn_state())
