@@ -3,6 +3,7 @@
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
 from disco_torch.data import Replay, collect, collect_rollout, init_actor
+from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import Environment, EnvironmentFailure, make_env
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
@@ -50,6 +51,8 @@ __all__ = [
     "DiscoHyperParams",
     "DiscoTrainer",
     "DiscoUpdateRule",
+    "DiscoverConfig",
+    "DiscoverResult",
     "EmaState",
     "Environment",
     "EnvironmentFailure",
@@ -73,6 +76,7 @@ __all__ = [
     "checking",
     "collect",
     "collect_rollout",
+    "discover",
     "download_disco103_weights",
     "evaluate",
     "init_actor",

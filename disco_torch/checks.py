@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _checking = False
 
@@ -99,7 +100,7 @@ def _can_be_read(value: Tensor) -> bool:
         if is_batchedtensor(value):
             return False
         value = get_unwrapped(value)
-    return not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and get_proxy_mode() is None
 
 
 def check_actions(name: str, actions: Tensor, num_actions: int) -> None:

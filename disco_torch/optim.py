@@ -72,6 +72,17 @@ def _corrections(config: AdamConfig, count: Tensor) -> tuple[Tensor, Tensor]:
     return 1.0 - config.b1**n, 1.0 - config.b2**n
 
 
+def flat(params: Params) -> Tensor:
+    """All entries as one vector: an operation on it is one operation, whatever the number of parameters."""
+    return torch.cat([param.reshape(-1) for param in params.values()])
+
+
+def unflat(vector: Tensor, like: Params) -> Params:
+    """The inverse of `flat`, in the shapes and under the names of `like`."""
+    parts = vector.split([param.numel() for param in like.values()])
+    return {name: part.view(param.shape) for (name, param), part in zip(like.items(), parts, strict=True)}
+
+
 def adam_update(
     grads: Params, state: AdamState, params: Params, config: AdamConfig, learning_rate: float | Tensor | None = None
 ) -> tuple[Params, AdamState]:
@@ -88,23 +99,24 @@ def adam_update(
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
     count = state.count + 1
-    mu = {name: config.b1 * state.mu[name] + (1.0 - config.b1) * grad for name, grad in grads.items()}
-    nu = {name: config.b2 * state.nu[name] + (1.0 - config.b2) * torch.square(grad) for name, grad in grads.items()}
+    gradient = flat(grads)
+    mu = config.b1 * flat({name: state.mu[name] for name in grads}) + (1.0 - config.b1) * gradient
+    nu = config.b2 * flat({name: state.nu[name] for name in grads}) + (1.0 - config.b2) * torch.square(gradient)
     correct1, correct2 = _corrections(config, count)
-    changes = {}
-    for name in grads:
-        # detached: the denominator is a constant of the meta-gradient.
-        denominator = torch.sqrt((nu[name] / correct2.to(mu[name].dtype)).detach()) + config.eps
-        scaled = mu[name] / correct1.to(mu[name].dtype) / denominator
-        update = torch.clamp(scaled, -config.max_abs_update, config.max_abs_update)
-        if config.weight_decay:
-            update = update + config.weight_decay * params[name]
-        changes[name] = -rate * update
-    return changes, AdamState(mu, nu, count)
+    # detached: the denominator is a constant of the meta-gradient.
+    denominator = torch.sqrt((nu / correct2.to(nu.dtype)).detach()) + config.eps
+    update = torch.clamp(mu / correct1.to(mu.dtype) / denominator, -config.max_abs_update, config.max_abs_update)
+    if config.weight_decay:
+        update = update + config.weight_decay * flat({name: params[name] for name in grads})
+    return unflat(-rate * update, grads), AdamState(unflat(mu, grads), unflat(nu, grads), count)
 
 
 def adam_backward(
-    param_cotangents: Params, mu_cotangents: Params, after: AdamState, config: AdamConfig
+    param_cotangents: Params,
+    mu_cotangents: Params,
+    after: AdamState,
+    config: AdamConfig,
+    learning_rate: float | Tensor | None = None,
 ) -> tuple[Params, Params, Params]:
     """Reverse-mode derivative of one update, from the moments after it alone.
 
@@ -116,21 +128,23 @@ def adam_backward(
     Args:
       param_cotangents, mu_cotangents: of the parameters and first moments after the update.
       after: the state after the update.
-      config: of the update; its learning rate is the one that was used.
+      config: of the update.
+      learning_rate: the one that was used, where it was not `config.learning_rate`.
 
     Returns:
       Cotangents of the gradients, of the first moments before, and (without the gradients' share) of the parameters before.
     """
+    rate = config.learning_rate if learning_rate is None else learning_rate
     correct1, correct2 = _corrections(config, after.count)
-    grads, mus, params = {}, {}, {}
-    for name, theta_bar in param_cotangents.items():
-        mu, dtype = after.mu[name], after.mu[name].dtype
-        denominator = torch.sqrt(after.nu[name] / correct2.to(dtype)) + config.eps
-        scaled = mu / correct1.to(dtype) / denominator
-        passes = (torch.abs(scaled) <= config.max_abs_update).to(dtype)
-        mu_bar = mu_cotangents[name] - config.learning_rate * theta_bar * passes / (denominator * correct1.to(dtype))
-        grads[name], mus[name] = (1.0 - config.b1) * mu_bar, config.b1 * mu_bar
-        params[name] = theta_bar * (1.0 - config.learning_rate * config.weight_decay)
+    names = list(param_cotangents)
+    mu, nu = (flat({name: moments[name] for name in names}) for moments in (after.mu, after.nu))
+    theta_bar = flat(param_cotangents)
+    denominator = (torch.sqrt(nu / correct2.to(nu.dtype)) + config.eps) * correct1.to(mu.dtype)
+    passes = (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype)
+    mu_bar = flat({name: mu_cotangents[name] for name in names}) - rate * theta_bar * passes / denominator
+    params_bar = theta_bar * (1.0 - rate * config.weight_decay) if config.weight_decay else theta_bar
+    vectors = ((1.0 - config.b1) * mu_bar, config.b1 * mu_bar, params_bar)
+    grads, mus, params = (unflat(vector, param_cotangents) for vector in vectors)
     return grads, mus, params
 
 
@@ -140,7 +154,7 @@ def apply_updates(params: Params, changes: Params) -> Params:
 
 def global_norm(tensors: Iterable[Tensor]) -> Tensor:
     """The Euclidean norm of all entries together."""
-    return torch.sqrt(torch.stack([torch.sum(torch.square(tensor)) for tensor in tensors]).sum())
+    return torch.sqrt(torch.sum(torch.square(torch.cat([tensor.reshape(-1) for tensor in tensors]))))
 
 
 class ClippedAdam(torch.optim.Optimizer):

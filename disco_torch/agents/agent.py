@@ -84,8 +84,13 @@ class MLPTorso(MLP):
 def sample_actions(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
     """Draws from the softmax of the logits, [..., A] -> [...], by the Gumbel-max trick."""
     uniform = torch.rand(logits.shape, generator=generator, device=logits.device, dtype=logits.dtype)
+    return actions_from(logits, uniform)
+
+
+def actions_from(logits: Tensor, uniforms: Tensor) -> Tensor:
+    """The same draw from given uniform numbers, [..., A] each -> [...]."""
     # Open at 0, so that both logarithms are finite.
-    noise = -torch.log(-torch.log(uniform.clamp_min(torch.finfo(logits.dtype).tiny)))
+    noise = -torch.log(-torch.log(uniforms.clamp_min(torch.finfo(uniforms.dtype).tiny)))
     return torch.argmax(logits + noise, dim=-1)
 
 
@@ -145,20 +150,21 @@ class Agent(nn.Module):
         should_reset: Tensor | None = None,
         state: Any = None,
         *,
-        outputs: Literal["all", "policy", "learning"] = "all",
+        outputs: Literal["all", "policy", "learning", "taken"] = "all",
         actions: Tensor | None = None,
     ) -> Any:
-        """Outputs for rows of observations; see `unroll`, `act` and `learning_outputs`."""
+        """Outputs for rows of observations; see `unroll`, `act`, `learning_outputs` and `taken_outputs`."""
         torso, state = self.embed(observations, should_reset, state)
         if outputs == "policy":
             return {"logits": self.heads["logits"](torso)}, state
         out = {name: head(torso) for name, head in self.heads.items()}
         if self.action_model is None:
-            return (out, None) if outputs == "learning" else (out, state)
+            return (out, state) if outputs == "all" else (out, None)
         if outputs == "all":
             return out | self.action_model(torso), state
-        with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
-            out |= self.action_model(torso)
+        if outputs == "learning":
+            with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
+                out |= self.action_model(torso)
         assert actions is not None
         return out, self.action_model(torso[:-1], actions[:-1].long())
 
@@ -189,6 +195,13 @@ class Agent(nn.Module):
         """
         args = (rollout.observations, should_reset, rollout.first_state)
         return functional_call(self, params, args, {"outputs": "learning", "actions": rollout.actions})
+
+    def taken_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor
+    ) -> tuple[AgentOutput, AgentOutput | None]:
+        """What the losses alone need: the flat outputs, [T+1, B, ...], and those per action at the taken actions."""
+        args = (rollout.observations, should_reset, rollout.first_state)
+        return functional_call(self, params, args, {"outputs": "taken", "actions": rollout.actions})
 
     def act(
         self,

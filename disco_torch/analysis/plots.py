@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +24,30 @@ def on_common_steps(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndar
     return grid, np.stack([np.interp(grid, steps, values) for steps, values in curves])
 
 
+@dataclass(frozen=True)
+class Panel:
+    """One of the pictures side by side in a figure: a curve for each label."""
+
+    title: str
+    curves: Mapping[str, Curve]
+    log_scale: bool = False
+
+
+def plot_panels(panels: Sequence[Panel], path: Path, *, xlabel: str, title: str = "") -> None:
+    """Draws panels side by side, of curves over the same thing, and writes a PNG."""
+    plt = _pyplot()
+    figure, all_axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4), dpi=120, squeeze=False)
+    for axes, panel in zip(all_axes[0], panels, strict=True):
+        for label, (steps, values) in panel.curves.items():
+            axes.plot(steps, values, label=label)
+        if panel.log_scale and any(value > 0 for _, values in panel.curves.values() for value in values):
+            axes.set_yscale("log")
+        axes.set(xlabel=xlabel, title=panel.title)
+        _style(axes)
+    figure.suptitle(title)
+    _write(figure, path)
+
+
 def plot_curves(
     groups: Mapping[str, Sequence[Curve]], path: Path, *, title: str = "", ylabel: str = "episode return"
 ) -> None:
@@ -31,12 +57,7 @@ def plot_curves(
       groups: label -> curves, one a seed.
       path: of the picture.
     """
-    import matplotlib
-
-    matplotlib.use("Agg", force=False)
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4), dpi=120)
+    figure, axes = _pyplot().subplots(figsize=(7, 4), dpi=120)
     for label, curves in groups.items():
         usable = [curve for curve in curves if len(curve[0]) > 1]
         if not usable:
@@ -47,11 +68,29 @@ def plot_curves(
             intervals = np.array([mean_interval(values[:, i])[1:] for i in range(values.shape[1])])
             axes.fill_between(steps, intervals[:, 0], intervals[:, 1], color=line.get_color(), alpha=0.2, linewidth=0)
     axes.set(xlabel="environment steps", ylabel=ylabel, title=title)
+    _style(axes)
+    _write(figure, path)
+
+
+def _pyplot() -> Any:
+    """Imported when it is needed: it takes a second, and a screen is not needed."""
+    import matplotlib
+
+    matplotlib.use("Agg", force=False)
+    from matplotlib import pyplot as plt
+
+    return plt
+
+
+def _style(axes: Any) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     if any(axes.get_legend_handles_labels()[1]):
         axes.legend(frameon=False)
+
+
+def _write(figure: Any, path: Path) -> None:
     figure.tight_layout()
     with replacing(path) as file:
         figure.savefig(file, format="png")
-    plt.close(figure)
+    _pyplot().close(figure)

@@ -9,13 +9,20 @@ import gymnasium
 import tyro
 
 from disco_torch.cli.demo import Demo
+from disco_torch.cli.discover import Discover, DiscoverOptions
 from disco_torch.cli.evaluate import Evaluate
 from disco_torch.cli.plot import Plot
+from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
-from disco_torch.cli.train import Train, take_preset
+from disco_torch.cli.train import Train
 from disco_torch.cli.verify import Verify
+from disco_torch.discovery.processes import ProcessLost
 from disco_torch.envs import EnvironmentFailure
+from disco_torch.training import TrainConfig
 from disco_torch.training.loop import TrainingDiverged
+
+MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, TrainingDiverged, ProcessLost)
+"""What is told in one line."""
 
 
 def main(args: list[str] | None = None) -> int:
@@ -23,19 +30,26 @@ def main(args: list[str] | None = None) -> int:
     args = sys.argv[1:] if args is None else args
     try:
         preset, args = take_preset(args)
+        train, discover = Train(), Discover()
+        if isinstance(preset, TrainConfig):
+            train = Train(preset)
+        else:
+            discover = Discover(DiscoverOptions.of(preset))
         commands = (
-            Annotated[Train, tyro.conf.subcommand("train", default=Train(preset))]
+            Annotated[Train, tyro.conf.subcommand("train", default=train)]
+            | Annotated[Discover, tyro.conf.subcommand("discover", default=discover)]
             | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
             | Annotated[Plot, tyro.conf.subcommand("plot")]
             | Annotated[Demo, tyro.conf.subcommand("demo")]
             | Annotated[Rules, tyro.conf.subcommand("rules")]
             | Annotated[Verify, tyro.conf.subcommand("verify")]
         )
-        command: Train | Evaluate | Plot | Demo | Rules | Verify = tyro.cli(commands, prog="disco-torch", args=args)
+        command: Train | Discover | Evaluate | Plot | Demo | Rules | Verify
+        command = tyro.cli(commands, prog="disco-torch", args=args)
         return command.run()
     except KeyboardInterrupt:
         print("disco-torch: interrupted", file=sys.stderr)
         return 130
-    except (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, TrainingDiverged) as error:
+    except MISTAKES as error:
         print(f"disco-torch: {error}", file=sys.stderr)
         return 2

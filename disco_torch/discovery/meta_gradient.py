@@ -39,6 +39,7 @@ class PlainMetaGradient:
         value_state: ValueFunctionState,
         train: Sequence[Rollout],
         valid: Rollout,
+        learning_rate: float | torch.Tensor | None = None,
     ) -> MetaGradient:
         """One inner update a training rollout, then the meta-loss on the validation rollout.
 
@@ -48,6 +49,7 @@ class PlainMetaGradient:
           value_state: the value function before its updates, one beside each of the agent's.
           train: N rollouts.
           valid: the rollout to judge the final agent on.
+          learning_rate: of the agent, where it is not its optimiser's.
         """
         # detached: the gradient is of these updates alone; what came before is history.
         eta = {name: param.detach().requires_grad_() for name, param in rule_params.items()}
@@ -56,10 +58,9 @@ class PlainMetaGradient:
         agent = self.learner.agent
         with torch.enable_grad():
             for rollout in train:
+                state, _, targets, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
                 with torch.no_grad():
-                    out, _ = agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
                     value_state, _, _ = self.value_function.update(value_state, rollout, out["logits"])
-                state, _, targets = self.learner.differentiable_update(state, rollout, eta)
                 regularizer, parts = target_regularizer(targets, self.weights)
                 regularizers.append(regularizer)
                 regularizer_logs.append(parts)

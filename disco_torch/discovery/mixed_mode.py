@@ -26,7 +26,7 @@ from disco_torch.discovery.meta_gradient import MetaGradient
 from disco_torch.discovery.meta_loss import MetaLossWeights, meta_logs, target_regularizer, validation_loss
 from disco_torch.optim import adam_backward
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, Targets, tree_dataclass, tree_map
+from disco_torch.types import Logs, Params, Rollout, Targets, ValueOuts, tree_dataclass, tree_map
 
 LEARNED_TARGETS = ("pi", "y", "z")
 
@@ -42,7 +42,11 @@ class Cotangent:
 
 @dataclass(frozen=True)
 class MixedModeMetaGradient:
-    """The interface of `PlainMetaGradient`; memory grows with the updates by their states alone."""
+    """The interface of `PlainMetaGradient`; memory grows with the updates by their states alone.
+
+    Three pure functions, which can be batched over agents and recorded: `inner_update` forward, `judge` at the end, and
+    `through_inner_update` backward.
+    """
 
     learner: Learner
     value_function: ValueFunction
@@ -56,37 +60,25 @@ class MixedModeMetaGradient:
         value_state: ValueFunctionState,
         train: Sequence[Rollout],
         valid: Rollout,
+        learning_rate: float | Tensor | None = None,
     ) -> MetaGradient:
         """See `PlainMetaGradient`."""
         eta = {name: param.detach() for name, param in rule_params.items()}
         states, all_targets = [tree_map(Tensor.detach, learner_state)], []
-        agent = self.learner.agent
         for rollout in train:
-            params = states[-1].params
-            out, _ = agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
-            value_state, _, _ = self.value_function.update(value_state, rollout, out["logits"])
-            state, _, targets = self.learner.differentiable_update(states[-1], rollout, eta)
+            state, targets, logits, _ = self.inner_update(eta, states[-1], rollout, learning_rate)
+            value_state, _, _ = self.value_function.update(value_state, rollout, logits)
             states.append(state)
-            # The losses read all but the target network's outputs, which are large.
-            all_targets.append({name: value for name, value in targets.items() if name != "target_out"})
+            all_targets.append(targets)
         final = states[-1]
-        out, _ = agent.unroll(final.params, valid.observations, memory_resets(valid), valid.first_state)
+        out, _ = self.learner.agent.unroll(final.params, valid.observations, memory_resets(valid), valid.first_state)
         value_out, *_ = self.value_function.estimate(value_state, valid, out["logits"])
-
-        def judge(params: Params) -> tuple[Tensor, tuple[Tensor, Logs]]:
-            out, _ = agent.unroll(params, valid.observations, memory_resets(valid), valid.first_state)
-            loss, logs = validation_loss(valid, out, value_out, self.weights)
-            return loss, (loss.detach(), logs)
-
-        params_bar, (validation, validation_logs) = grad(judge, has_aux=True)(final.params)
-        zeros = tree_map(torch.zeros_like, (final.opt_state.mu, final.meta_state))
-        cotangent = Cotangent(params_bar, *zeros)
+        cotangent, validation, validation_logs = self.judge(final, valid, value_out)
         grads = {name: torch.zeros_like(param) for name, param in eta.items()}
         regularizers, regularizer_logs = [], []
         for n in range(len(train) - 1, -1, -1):
-            targets_bar, cotangent = self._through_update(states[n], states[n + 1], train[n], all_targets.pop(), cotangent)
-            eta_bar, cotangent, regularizer, logs = self._through_targets(
-                eta, states[n], train[n], targets_bar, cotangent, 1.0 / len(train)
+            eta_bar, cotangent, regularizer, logs = self.through_inner_update(
+                eta, states[n], states[n + 1], train[n], all_targets.pop(), cotangent, 1.0 / len(train), learning_rate
             )
             states.pop()  # what was passed is not needed any more
             grads = {name: total + eta_bar[name] for name, total in grads.items()}
@@ -95,21 +87,65 @@ class MixedModeMetaGradient:
         logs = meta_logs(validation, validation_logs, torch.stack(regularizers).mean(), regularizer_logs)
         return MetaGradient(grads, final, value_state, value_out, logs)
 
+    def inner_update(
+        self, eta: Params, state: LearnerState, rollout: Rollout, learning_rate: float | Tensor | None = None
+    ) -> tuple[LearnerState, Targets, Tensor, Logs]:
+        """One update of the agent. Returns the targets that the way back needs, and the policy's logits from before."""
+        state, logs, targets, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
+        # The losses read all but the target network's outputs, which are large.
+        kept = {name: value for name, value in targets.items() if name != "target_out"}
+        return state, kept, out["logits"], logs
+
+    def judge(self, state: LearnerState, valid: Rollout, value_out: ValueOuts) -> tuple[Cotangent, Tensor, Logs]:
+        """The meta-loss on the validation rollout, without the regularisers of targets, and its cotangent of the state."""
+
+        def loss_fn(params: Params) -> tuple[Tensor, tuple[Tensor, Logs]]:
+            out, _ = self.learner.agent.unroll(params, valid.observations, memory_resets(valid), valid.first_state)
+            loss, logs = validation_loss(valid, out, value_out, self.weights)
+            return loss, (loss.detach(), logs)
+
+        params_bar, (loss, logs) = grad(loss_fn, has_aux=True)(state.params)
+        zeros = tree_map(torch.zeros_like, (state.opt_state.mu, state.meta_state))
+        return Cotangent(params_bar, *zeros), loss, logs
+
+    def through_inner_update(
+        self,
+        eta: Params,
+        before: LearnerState,
+        after: LearnerState,
+        rollout: Rollout,
+        targets: Targets,
+        cotangent: Cotangent,
+        share: float,
+        learning_rate: float | Tensor | None = None,
+    ) -> tuple[Params, Cotangent, Tensor, Logs]:
+        """From the cotangent of the state after an update to those of the rule and of the state before it.
+
+        `share` is the weight of this update's regulariser in the meta-loss. Returns the regulariser and its logs, too.
+        """
+        targets_bar, cotangent = self._through_update(before, after, rollout, targets, cotangent, learning_rate)
+        return self._through_targets(eta, before, rollout, targets_bar, cotangent, share)
+
     def _through_update(
-        self, before: LearnerState, after: LearnerState, rollout: Rollout, targets: Targets, cotangent: Cotangent
+        self,
+        before: LearnerState,
+        after: LearnerState,
+        rollout: Rollout,
+        targets: Targets,
+        cotangent: Cotangent,
+        learning_rate: float | Tensor | None,
     ) -> tuple[Params, Cotangent]:
         """From the cotangent of the state after an update to that of its targets, and of the state before it.
 
         The latter is without the share that passes through the targets, and still holds the rule's state after the update.
         """
-        resets = memory_resets(rollout)
 
         def loss_fn(params: Params, learned: Params) -> Tensor:
-            agent_out, _ = self.learner.agent.unroll(params, rollout.observations, resets, rollout.first_state)
-            return self.learner.loss(rollout, rule_inputs(rollout, agent_out), targets | learned, backprop=True)[0]
+            return self.learner.loss_of_params(params, rollout, targets | learned)[0]
 
-        optimizer = self.learner.optimizer
-        grads_bar, mu_bar, params_bar = adam_backward(cotangent.params, cotangent.mu, after.opt_state, optimizer)
+        grads_bar, mu_bar, params_bar = adam_backward(
+            cotangent.params, cotangent.mu, after.opt_state, self.learner.optimizer, learning_rate
+        )
         learned = {name: targets[name] for name in LEARNED_TARGETS}
         pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (before.params,), (grads_bar,))
         _, (curvature, targets_bar) = pushed
@@ -125,10 +161,7 @@ class MixedModeMetaGradient:
         cotangent: Cotangent,
         share: float,
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
-        """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before.
-
-        `share` is the weight of this update's regulariser in the meta-loss.
-        """
+        """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before."""
         resets = memory_resets(rollout)
 
         def targets_fn(eta: Params, params: Params, meta_state: Any) -> tuple[Any, tuple[Tensor, Logs]]:

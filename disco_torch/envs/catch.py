@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from disco_torch.checks import check_actions, check_positive, check_shape
-from disco_torch.envs.base import Environment, EnvStep
+from disco_torch.checks import check_positive
+from disco_torch.envs.base import EnvStep
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
 from disco_torch.types import tree_dataclass
 
 LEFT, STAY, RIGHT = range(3)
@@ -22,7 +23,7 @@ class CatchState:
     paddle_column: Tensor
 
 
-class Catch(Environment):
+class Catch(PureEnvironment):
     """`num_envs` games of Catch.
 
     The ball starts on row 0 in a uniformly drawn column, the paddle in column `columns // 2`. Each step the paddle moves
@@ -36,7 +37,7 @@ class Catch(Environment):
 
     name = "catch"
     num_actions = 3
-    saves_state = True
+    episode_draws = 1
 
     def __init__(self, num_envs: int, rows: int = 8, columns: int = 8, device: str | torch.device = "cpu") -> None:
         check_positive("num_envs", num_envs, "it is the number of games that are played together")
@@ -46,40 +47,31 @@ class Catch(Environment):
         self.observation_example = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
         self._cells = torch.arange(rows * columns, device=self.device)
 
-    def reset(self, generator: torch.Generator) -> tuple[CatchState, EnvStep]:
-        state = self._new_games(generator)
-        no = torch.zeros(self.num_envs, dtype=torch.bool, device=self.device)
-        return state, self._row(state, rewards=no.float(), ends=no, is_first=~no)
+    def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[CatchState, EnvStep]:
+        state = self._new_games(episode_uniforms)
+        no = torch.zeros(episode_uniforms.shape[0], dtype=torch.bool, device=episode_uniforms.device)
+        return state, row_of(self._boards(state), no.float(), no, is_first=~no)
 
-    def step(self, state: CatchState, actions: Tensor, generator: torch.Generator) -> tuple[CatchState, EnvStep]:
-        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
-        check_actions("actions", actions, self.num_actions)
+    def step_with(self, state: CatchState, actions: Tensor, uniforms: Tensor) -> tuple[CatchState, EnvStep]:
         ball_row = state.ball_row + 1
         paddle_column = (state.paddle_column + actions - STAY).clamp(0, self.columns - 1)
         ends = ball_row == self.rows - 1  # [B]
         caught = paddle_column == state.ball_column
         rewards = (2.0 * caught.float() - 1.0).masked_fill(~ends, 0.0)
-
-        # New games are drawn for every copy, used or not: how much randomness a step takes must not depend on the data.
-        fresh = self._new_games(generator)
+        fresh = self._new_games(uniforms)
         state = CatchState(
             ball_row=torch.where(ends, fresh.ball_row, ball_row),
             ball_column=torch.where(ends, fresh.ball_column, state.ball_column),
             paddle_column=torch.where(ends, fresh.paddle_column, paddle_column),
         )
-        return state, self._row(state, rewards, ends, is_first=ends)
+        return state, row_of(self._boards(state), rewards, ends, is_first=ends)
 
     def render(self, state: CatchState | None = None) -> np.ndarray | None:
         """The board of copy 0 as an image; None without a state."""
         return None if state is None else draw_board(self._boards(state)[0].cpu().numpy())
 
-    def _new_games(self, generator: torch.Generator) -> CatchState:
-        if generator.device.type != self.device.type:
-            raise ValueError(
-                f"`generator` must be on the device of the environment, {self.device}, got one on {generator.device}; "
-                f"make it with torch.Generator(device='{self.device}')."
-            )
-        ball_column = torch.randint(self.columns, (self.num_envs,), generator=generator, device=self.device)
+    def _new_games(self, uniforms: Tensor) -> CatchState:
+        ball_column = draw_integers(uniforms[:, 0], 0, self.columns - 1)
         zeros = torch.zeros_like(ball_column)
         return CatchState(ball_row=zeros, ball_column=ball_column, paddle_column=zeros + self.columns // 2)
 
@@ -89,17 +81,6 @@ class Catch(Environment):
         paddle = (self.rows - 1) * self.columns + state.paddle_column
         marked = (self._cells == ball[:, None]) | (self._cells == paddle[:, None])  # [B, rows * columns]
         return marked.float().unflatten(1, (self.rows, self.columns))  # [B, rows, columns]
-
-    def _row(self, state: CatchState, rewards: Tensor, ends: Tensor, is_first: Tensor) -> EnvStep:
-        return EnvStep(
-            observations=self._boards(state),
-            rewards=rewards,
-            discounts=(~ends).float(),
-            truncations=torch.zeros_like(ends),
-            final_observations=None,
-            is_first=is_first,
-            episode_ends=ends,
-        )
 
 
 def check_board(rows: int, columns: int) -> None:

@@ -165,10 +165,15 @@ def check_rule_inputs(inputs: UpdateRuleInputs) -> None:
         check_finite("behaviour_agent_out['logits']", behaviour)
 
 
-def check_outputs(agent_out: AgentOutput, spec: OutputSpec) -> None:
-    """Raises where the agent's outputs are not those that the rule asks for."""
+def check_outputs(agent_out: AgentOutput, spec: OutputSpec, taken_out: AgentOutput | None = None) -> None:
+    """Raises where the agent's outputs are not those that the rule asks for.
+
+    Those per action may be missing where `taken_out` has them at the taken actions: the losses read no others.
+    """
     rows = agent_out["logits"].shape[:2]
     num_actions = spec.flat["logits"]
+    if taken_out is not None:
+        spec = OutputSpec(spec.flat, {name: size for name, size in spec.per_action.items() if name in agent_out})
     wanted = {name: (*rows, size) for name, size in spec.flat.items()}
     wanted |= {name: (*rows, num_actions, size) for name, size in spec.per_action.items()}
     for name, shape in wanted.items():

@@ -226,8 +226,9 @@ class DiscoUpdateRule(UpdateRule):
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]), rollout.taken_out)
         check_targets(meta_out, ("pi", "y", "z"))
+        T = rollout.rewards.shape[0]
         logits, y = rollout.agent_out["logits"][:-1], rollout.agent_out["y"][:-1]
         z, aux_pi = taken(rollout, "z"), taken(rollout, "aux_pi")  # [T, B, Y], [T, B, A]
         pi_hat, y_hat, z_hat = (meta_out[name] for name in ("pi", "y", "z"))
@@ -245,7 +246,7 @@ class DiscoUpdateRule(UpdateRule):
             logs = {
                 "logits": logits.mean(),
                 "y": y.mean(),
-                "z": rollout.agent_out["z"][:-1].mean(),
+                "z": rollout.agent_out.get("z", z)[:T].mean(),
                 "entropy": entropy(logits).mean(),
                 "y_entropy": entropy(y).mean(),
                 "z_entropy": entropy(z).mean(),
@@ -270,7 +271,7 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[Tensor, Logs]:
         """The action value's loss towards its Retrace target, [T, B]. Gradients flow to `q` of the taken actions."""
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]), rollout.taken_out)
         check_targets(meta_out, ("q_td", "q_target", "q_value", "normalized_q_td"))
         q_taken = taken(rollout, "q")  # [T, B, V]
         check_shape("meta_out['q_td']", meta_out["q_td"], q_taken.shape[:2])

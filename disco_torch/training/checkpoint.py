@@ -34,8 +34,9 @@ def unpack(leaves: list[Any], like: T) -> T:
     return pytree.tree_unflatten(placed, structure)
 
 
-def checkpoint_path(folder: Path, rollouts: int) -> Path:
-    return folder / f"checkpoint-{rollouts:09d}.pt"
+def checkpoint_path(folder: Path, count: int) -> Path:
+    """Of so many rollouts, or of whatever a run counts."""
+    return folder / f"checkpoint-{count:09d}.pt"
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -43,9 +44,9 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("checkpoint-*.pt") if re.fullmatch(r"checkpoint-\d{9}\.pt", path.name))
 
 
-def save_checkpoint(folder: Path, rollouts: int, content: dict[str, Any], keep: int) -> Path:
+def save_checkpoint(folder: Path, count: int, content: dict[str, Any], keep: int) -> Path:
     """Writes the whole file before it takes its name, and only then drops the oldest beyond `keep`."""
-    path = checkpoint_path(folder, rollouts)
+    path = checkpoint_path(folder, count)
     with replacing(path) as file:
         torch.save({"format": FORMAT, **content}, file)
     for leftover in folder.glob(".checkpoint-*.partial"):  # of a run that was killed while writing

@@ -5,13 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from disco_torch.analysis import plot_curves
 from disco_torch.envs import EnvironmentFailure
@@ -21,6 +18,7 @@ from disco_torch.training.folder import RunFolder
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.sinks import JsonlSink, Metrics, ServiceSink, Sink, TensorBoardSink, import_service
+from disco_torch.training.stopping import stop_signals
 from disco_torch.training.view import LiveView
 from disco_torch.weights import default_hyper_params
 
@@ -43,28 +41,6 @@ class TrainResult:
         return self.metrics[-1].get("return", float("nan")) if self.metrics else float("nan")
 
 
-@contextmanager
-def stop_signals() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C or SIGTERM into a question that the loop asks; a second Ctrl-C interrupts at once."""
-    asked = False
-
-    def ask(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        asked = True
-
-    try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread, which alone may handle signals
-        before = {}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 def train(config: TrainConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> TrainResult:
     """Trains an agent and writes a folder with everything about it.
 
@@ -76,7 +52,7 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
     if resume is not None:
         folder = RunFolder.open(Path(resume), extend_to=None if config is None else config.steps)
         if config is not None and config.device != "auto":
-            folder = dataclasses.replace(folder, config=dataclasses.replace(folder.config, device=config.device))
+            folder = folder.with_settings(device=config.device)
         content = load_checkpoint(folder.checkpoints)
         session = TrainingSession(folder.config)
         session.load_state_dict(content["session"])

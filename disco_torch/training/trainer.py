@@ -42,6 +42,8 @@ class ModuleAgent:
     ) -> tuple[AgentOutput, AgentOutput | None]:
         return self.unroll(params, rollout.observations, should_reset)[0], None
 
+    taken_outputs = learning_outputs  # a module gives all actions at once
+
 
 class DiscoTrainer:
     """Replay, updates, target network and the rule's state, behind one method.

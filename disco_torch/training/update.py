@@ -40,6 +40,10 @@ class LearningAgent(Protocol):
         self, params: Params, rollout: Rollout, should_reset: Tensor
     ) -> tuple[AgentOutput, AgentOutput | None]: ...
 
+    def taken_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor
+    ) -> tuple[AgentOutput, AgentOutput | None]: ...
+
 
 @tree_dataclass
 class LearnerState:
@@ -112,24 +116,28 @@ class Learner:
         rollout: Rollout,
         rule_params: Params,
         *,
+        learning_rate: float | Tensor | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
-    ) -> tuple[LearnerState, Logs, Targets]:
-        """The same step as a function of `rule_params` and `state`, for meta-gradients; also returns the targets."""
+    ) -> tuple[LearnerState, Logs, Targets, AgentOutput]:
+        """The same step as a function of `rule_params` and `state`, for meta-gradients.
+
+        Returns:
+          State and logs as `update`, the rule's targets, and the agent's outputs from before the step.
+        """
         check_rollout(rollout)
-        resets = memory_resets(rollout)
-
-        def loss_fn(params: Params, targets: Targets) -> tuple[Tensor, Logs]:
-            agent_out, _ = self.agent.unroll(params, rollout.observations, resets, rollout.first_state)
-            return self.loss(rollout, rule_inputs(rollout, agent_out), targets, backprop=True)
-
-        agent_out, _ = self.agent.unroll(state.params, rollout.observations, resets, rollout.first_state)
+        agent_out, _ = self.agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
         inputs = rule_inputs(rollout, agent_out)
         targets, meta_state = self.targets(state, rollout, inputs, rule_params, mean_across_processes)
         # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
-        # meta-gradient. Computed inside `loss_fn` they would leak into the agent's gradient.
-        grads, logs = grad(loss_fn, has_aux=True)(state.params, targets)
-        new_state, norms = self._step(state, grads, meta_state, None, mean_across_processes)
-        return new_state, logs | norms, targets
+        # meta-gradient. Computed inside of the loss they would leak into the agent's gradient.
+        grads, logs = grad(self.loss_of_params, has_aux=True)(state.params, rollout, targets)
+        new_state, norms = self._step(state, grads, meta_state, learning_rate, mean_across_processes)
+        return new_state, logs | norms, targets, agent_out
+
+    def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
+        """The loss as a function of the agent's parameters, given targets; outputs per action at the taken actions alone."""
+        agent_out, taken_out = self.agent.taken_outputs(params, rollout, memory_resets(rollout))
+        return self.loss(rollout, rule_inputs(rollout, agent_out, None, taken_out), targets, backprop=True)
 
     def targets(
         self,

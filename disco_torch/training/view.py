@@ -21,6 +21,7 @@ SHOWN = {
     "learning_rate": "learning rate",
     "minutes_left": "minutes left",
 }
+"""The metrics of a training run that are shown, and as what. A name that ends in / stands for all that begin with it."""
 
 
 def number(value: float) -> str:
@@ -32,8 +33,8 @@ def number(value: float) -> str:
 class LiveView:
     """A table that is redrawn in place. Without a terminal nothing is shown."""
 
-    def __init__(self, title: str, console: Console | None = None) -> None:
-        self.title = title
+    def __init__(self, title: str, console: Console | None = None, shown: Mapping[str, str] = SHOWN) -> None:
+        self.title, self.shown = title, shown
         self.console = console or Console()
         self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
 
@@ -41,9 +42,10 @@ class LiveView:
         if self._live is None:
             return
         table = Table(title=self.title, show_header=False)
-        for key, label in SHOWN.items():
-            if key in metrics:
-                table.add_row(label, number(metrics[key]))
+        for key, label in self.shown.items():
+            for name, value in metrics.items():
+                if name == key or (key.endswith("/") and name.startswith(key)):
+                    table.add_row(label + name.removeprefix(key), number(value))
         self._live.update(table)
 
     def __enter__(self) -> LiveView:

@@ -75,6 +75,20 @@ def _lambdas(lambda_: Lambda, like: Tensor) -> Tensor:
     return torch.full_like(like, lambda_)
 
 
+def backward_sums(terms: Tensor, decays: Tensor) -> Tensor:
+    """x_t = terms_t + decays_t x_{t+1}, from the last step (x_T = 0) to the first, [T, B] each.
+
+    In about log2(T) passes over all steps instead of T small ones: each pass doubles the number of steps summed up.
+    """
+    reach = 1
+    while reach < terms.shape[0]:
+        beyond = torch.zeros_like(terms[:reach])
+        terms = terms + decays * torch.cat([terms[reach:], beyond])
+        decays = decays * torch.cat([decays[reach:], beyond])
+        reach *= 2
+    return terms
+
+
 def vtrace(values: Tensor, rewards: Tensor, discounts: Tensor, rho: Tensor, lambda_: Lambda = 1.0) -> VTrace:
     """V-trace errors and advantages, both clips at 1.
 
@@ -98,12 +112,7 @@ def vtrace(values: Tensor, rewards: Tensor, discounts: Tensor, rho: Tensor, lamb
     fixed = values.detach()
     deltas = clipped * (rewards + discounts * fixed[1:] - fixed[:-1])
     decays = discounts * lambdas * clipped
-    error = torch.zeros_like(deltas[0])
-    errors = []
-    for t in range(rewards.shape[0] - 1, -1, -1):
-        error = deltas[t] + decays[t] * error
-        errors.append(error)
-    targets = torch.cat([torch.stack(errors[::-1]) + fixed[:-1], fixed[-1:]])  # [T+1, B]
+    targets = torch.cat([backward_sums(deltas, decays) + fixed[:-1], fixed[-1:]])  # [T+1, B]
     # The step before the last row bootstraps from that row alone.
     lambdas = torch.cat([lambdas[:-1], torch.zeros_like(lambdas[-1:])])
     bootstrap = lambdas * targets[1:] + (1.0 - lambdas) * values[1:]
@@ -134,10 +143,6 @@ def retrace(
     with torch.no_grad():  # a return is a target, a constant of the loss that uses it.
         lambdas = _lambdas(lambda_, rewards)
         clipped = torch.clamp(rho, max=1.0)
-        target = rewards[-1] + discounts[-1] * values[-1]
-        targets = [target]
-        for t in range(rewards.shape[0] - 2, -1, -1):
-            correction = lambdas[t] * clipped[t + 1] * (target - q_taken[t + 1])
-            target = rewards[t] + discounts[t] * (values[t + 1] + correction)
-            targets.append(target)
-        return torch.stack(targets[::-1])
+        traces = torch.cat([lambdas[:-1] * clipped[1:], torch.zeros_like(clipped[-1:])])  # [T, B], none at the last step
+        next_q = torch.cat([q_taken[1:], torch.zeros_like(q_taken[-1:])])
+        return backward_sums(rewards + discounts * (values[1:] - traces * next_q), discounts * traces)

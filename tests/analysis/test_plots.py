@@ -9,7 +9,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from disco_torch.analysis import plot_curves
+from disco_torch.analysis import Panel, plot_curves, plot_panels
 from disco_torch.analysis.plots import Curve, on_common_steps
 
 
@@ -61,3 +61,15 @@ def test_no_figure_stays_open(tmp_path: Path) -> None:
     before = plt.get_fignums()
     plot_curves({"one": [line(10, 1.0)]}, tmp_path / "curves.png")
     assert plt.get_fignums() == before
+
+
+def test_panels_side_by_side(tmp_path: Path, figures: list[Figure]) -> None:
+    panels = [Panel("returns", {"catch": line(10, 1.0), "chain": line(8, 2.0)}), Panel("norms", {"g": line(10, 3.0)}, True)]
+    plot_panels([*panels, Panel("losses", {}, True)], tmp_path / "curve.png", xlabel="meta-updates", title="a run")
+    assert is_picture(tmp_path / "curve.png")
+    first, second, third = figures[0].axes
+    assert [axes.get_title() for axes in figures[0].axes] == ["returns", "norms", "losses"]
+    assert first.get_legend_handles_labels()[1] == ["catch", "chain"] and first.get_xlabel() == "meta-updates"
+    np.testing.assert_allclose(first.get_lines()[1].get_ydata(), line(8, 2.0)[1])
+    assert [axes.get_yscale() for axes in figures[0].axes] == ["linear", "log", "linear"] and third.get_lines() == []
+    assert second.get_lines()[0].get_xdata()[-1] == 10

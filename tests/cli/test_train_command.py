@@ -9,7 +9,7 @@ import pytest
 
 from disco_torch import PRESETS
 from disco_torch.cli import main
-from disco_torch.cli.train import take_preset
+from disco_torch.cli.presets import take_preset
 from disco_torch.training.checkpoint import load_checkpoint
 
 SMALL = ["--device", "cpu", "--agent.dense", "8", "--rollout-length", "7", "--batch-size", "8", "--log-every", "2"]

@@ -195,7 +195,7 @@ def test_a_differentiable_update_is_a_function_of_the_rule(
     learner: Learner, state: LearnerState, make_rollout: MakeRollout
 ) -> None:
     rule_params = {name: x.detach().clone().requires_grad_() for name, x in learner.rule.named_parameters()}
-    after, _, targets = learner.differentiable_update(state, make_rollout(), rule_params)
+    after, _, targets, _ = learner.differentiable_update(state, make_rollout(), rule_params)
     plain, _ = learner.update(state, make_rollout())
     assert_trees_equal(tree_map(lambda x: x.detach(), after.params), plain.params)
     assert targets["pi"].requires_grad

@@ -1,0 +1,73 @@
+"""`disco-torch discover`: a rule, from how well agents learn with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+from rich.console import Console
+
+from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
+from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
+from disco_torch.discovery.processes import is_first_process
+from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.run import discover
+from disco_torch.rules import DiscoConfig
+
+
+@dataclass(frozen=True)
+class DiscoverOptions(DiscoverConfig):
+    """The settings as options. Population and rule come from the preset: they are too deep to be written as options."""
+
+    groups: tyro.conf.Suppress[Sequence[GroupConfig]] = (GroupConfig(),)
+    rule: tyro.conf.Suppress[DiscoConfig] = field(default_factory=DiscoConfig)
+
+    @classmethod
+    def of(cls, config: DiscoverConfig) -> DiscoverOptions:
+        return cls(**{setting.name: getattr(config, setting.name) for setting in fields(config)})
+
+    @property
+    def config(self) -> DiscoverConfig:
+        return DiscoverConfig(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
+
+
+@dataclass(frozen=True)
+class Discover:
+    """Discover a rule, with settings from a preset and changes to them.
+
+    Presets, given first as `--preset NAME`: {presets}.
+
+    On several GPUs: `torchrun --nproc-per-node N -m disco_torch discover ...`.
+    """
+
+    options: Annotated[DiscoverOptions, tyro.conf.arg(name="")] = field(default_factory=DiscoverOptions)
+    """All settings of the discovery but the population and the shape of the rule, which are the preset's."""
+    resume: Path | None = None
+    """The folder of a discovery to go on with, on any number of processes; besides it only --meta-updates, to lengthen it,
+    --minutes, --device and --speed can be given."""
+
+    def run(self) -> int:
+        config = self.options.config
+        if self.resume is not None:
+            own = DiscoveryFolder.open(self.resume).config
+            check_settings_of_resumed(config, own, "meta_updates", may_change=("device", "speed", "minutes"))
+        result = discover(config, resume=self.resume)
+        if not is_first_process():
+            return 0
+        console = Console()
+        for env, value in result.final_returns.items():
+            console.print(f"mean return on {env}: {value:.4g}", highlight=False, soft_wrap=True)
+        console.print(f"the rule: {result.rule}", highlight=False, soft_wrap=True)
+        if result.stopped:
+            how = f"stopped; go on with `disco-torch discover --resume {result.folder}`"
+        else:
+            how = f"done; train with it with `disco-torch train --rule {result.rule}`"
+        console.print(how, highlight=False, soft_wrap=True)
+        return 0
+
+
+assert Discover.__doc__ is not None
+Discover.__doc__ = Discover.__doc__.format(presets=describe_presets(PRESETS))

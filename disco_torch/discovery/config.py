@@ -1,0 +1,193 @@
+"""What a discovery is: one dataclass, and presets of it by name. The command line is derived from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from disco_torch.agents import AgentConfig
+from disco_torch.checks import check_between
+from disco_torch.discovery.meta_loss import MetaLossWeights
+from disco_torch.optim import AdamConfig
+from disco_torch.rules import DiscoConfig
+from disco_torch.training import ValueFunctionConfig
+
+Setting = bool | int | float | str
+
+
+@dataclass(frozen=True)
+class HabitatConfig:
+    """An environment and how many agents of the population live in it, each in a level of its own."""
+
+    env: str = "catch"
+    """`catch`, or a family of `disco_torch.envs.FAMILIES`."""
+    env_args: dict[str, Setting] = field(default_factory=dict)
+    """Arguments of the environment, such as `rows` 5."""
+    agents: int = 1
+
+
+@dataclass(frozen=True)
+class GroupConfig:
+    """Agents of one shape, which are batched: their observations are padded to one size, their actions to one number.
+
+    An action beyond an environment's own number counts from 0 again.
+    """
+
+    habitats: Sequence[HabitatConfig] = (HabitatConfig(),)
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    """The network of every agent in the group."""
+    learning_rates: Sequence[float] = (5e-4,)
+    """Of the agents, which take them in turn."""
+
+    def __post_init__(self) -> None:
+        if not self.habitats or any(habitat.agents < 1 for habitat in self.habitats):
+            raise ValueError("`habitats` must name at least one environment, each with at least 1 agent.")
+        if not self.learning_rates or any(rate <= 0 for rate in self.learning_rates):
+            raise ValueError(f"`learning_rates` must be greater than 0, got {list(self.learning_rates)}.")
+
+    @property
+    def num_agents(self) -> int:
+        return sum(habitat.agents for habitat in self.habitats)
+
+
+@dataclass(frozen=True)
+class DiscoverConfig:
+    """A discovery. The defaults are those of the released notebook; see the presets for others."""
+
+    groups: Sequence[GroupConfig] = (GroupConfig(),)
+    """The population."""
+    rule: DiscoConfig = field(default_factory=DiscoConfig)
+    """What the rule is besides its weights."""
+    start: str = ""
+    """A rule to start from, by name or file; random weights unless given. The optimiser's state beside a snapshot is taken
+    up, too."""
+    seed: int = 0
+    """Of everything random."""
+    device: str = "auto"
+    """`cpu`, `cuda`, or `auto`: the GPU if there is one."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Of all parameters."""
+    speed: Literal["auto", "plain", "traced", "captured", "compiled"] = "auto"
+    """How to run: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled before, which
+    takes a few minutes at the start. `auto` is `captured` on a GPU, else `traced`."""
+
+    meta_updates: int = 800
+    """Updates of the rule."""
+    window: int = 2
+    """Agent updates that a meta-gradient goes through."""
+    stride: int = 0
+    """Agent updates between two updates of the rule; 0 for `window`. If less, windows overlap."""
+    rollout_length: int = 16
+    """Rows of each rollout."""
+    valid_length: int = 32
+    """Rows of a validation rollout."""
+    fresh_validation: bool = False
+    """Collect validation rollouts after the agent's updates, as the paper does, or before them, as the notebook."""
+    num_envs: int = 32
+    """Copies of its environment that an agent learns from."""
+    valid_envs: int = 0
+    """Copies that it is judged on, the former among them; 0 for `num_envs`."""
+    batch_size: int = 32
+    """Trajectories an agent's update learns from."""
+    replay_capacity: int = 0
+    """Trajectories that each agent keeps; 0 for no replay: updates learn from what was just collected."""
+    replayed_share: float = 0.9
+    """Share of each batch that is drawn from the replay; the rest are the newest trajectories."""
+    lifetimes: Sequence[int] = ()
+    """Updates that an agent may live for, drawn with probabilities proportional to 1 / lifetime; then a new one takes its
+    place, in a new level. None: agents live as long as the discovery."""
+
+    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4))
+    """Of the rule."""
+    adam_per_agent: bool = False
+    """One Adam for each agent and the mean of their updates, as the paper has it, or one Adam on the mean gradient."""
+    weights: MetaLossWeights = field(default_factory=MetaLossWeights)
+    """Of the meta-loss's regularisers."""
+    agent_optimizer: AdamConfig = field(default_factory=AdamConfig)
+    """Of the agents; the learning rate is their group's."""
+    hyper_params: dict[str, float] = field(default_factory=dict)
+    """Changes to the rule's hyper-parameters."""
+    value_function: ValueFunctionConfig = field(default_factory=ValueFunctionConfig)
+    """That judges the agents."""
+    share_values: bool = False
+    """One value function for all agents of a habitat, or one for each agent."""
+
+    name: str = ""
+    """Of the run; made of the seed unless given."""
+    runs: Path = Path("runs")
+    """The folder that runs are written to."""
+    minutes: float = 0.0
+    """Stop after so many minutes, as on Ctrl-C; 0 for no limit."""
+    log_every: int = 10
+    """Meta-updates between two lines of metrics."""
+    snapshot_every: int = 100
+    """Meta-updates between two snapshots of the rule; 0 for one at the end alone."""
+    checkpoint_every: int = 200
+    """Meta-updates between two checkpoints; 0 for one at the end alone."""
+    keep_checkpoints: int = 2
+    """Checkpoints to keep, the newest ones."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+
+    def __post_init__(self) -> None:
+        if not self.groups:
+            raise ValueError("`groups` must name at least one group of agents, got none.")
+        least = {"meta_updates": 1, "window": 1, "stride": 0, "rollout_length": 2, "valid_length": 2, "num_envs": 1}
+        least |= {"valid_envs": 0, "batch_size": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
+        least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0}
+        for name, low in least.items():
+            if getattr(self, name) < low:
+                raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        check_between("replayed_share", self.replayed_share, 0.0, 1.0)
+        if self.stride > self.window:
+            raise ValueError(f"`stride` must be at most the window, {self.window}, got {self.stride}.")
+        if any(lifetime < 1 for lifetime in self.lifetimes):
+            raise ValueError(f"`lifetimes` must be at least 1 update each, got {list(self.lifetimes)}.")
+        if 0 < self.valid_envs < self.num_envs:
+            raise ValueError(f"`valid_envs` must be at least `num_envs`, {self.num_envs}, got {self.valid_envs}.")
+        if self.replay_capacity == 0 and self.batch_size != self.num_envs:
+            raise ValueError(f"`batch_size` must be `num_envs`, {self.num_envs}, without a replay, got {self.batch_size}.")
+        if 0 < self.replay_capacity < max(self.num_envs, self.num_fresh):
+            raise ValueError(
+                f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
+            )
+        if self.num_fresh > self.num_envs and self.replay_capacity:
+            raise ValueError(
+                f"`replayed_share` must leave at most {self.num_envs} new trajectories of a batch, those that `num_envs` "
+                f"copies collect, got {self.replayed_share}, which leaves {self.num_fresh}."
+            )
+        if not self.fresh_validation and (self.replay_capacity or self.stride not in (0, self.window)):
+            raise ValueError("`fresh_validation` is needed with a replay or a stride, got False.")
+
+    @property
+    def num_agents(self) -> int:
+        return sum(group.num_agents for group in self.groups)
+
+    @property
+    def num_copies(self) -> int:
+        """Copies of its environment that each agent acts in."""
+        return self.valid_envs or self.num_envs
+
+    @property
+    def updates_per_meta_update(self) -> int:
+        return self.stride or self.window
+
+    @property
+    def num_fresh(self) -> int:
+        """Trajectories of each batch that are the newest ones."""
+        return round(self.batch_size * (1.0 - self.replayed_share)) if self.replay_capacity else self.batch_size
+
+
+NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
+
+PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
+    "notebook": (
+        "the released notebook's: 2 agents on 5x5 Catch, from random weights",
+        DiscoverConfig(
+            groups=(GroupConfig((HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2),), NOTEBOOK_AGENT),)
+        ),
+    ),
+}
+"""Named settings, each with what it is for."""

@@ -1,0 +1,120 @@
+"""The state of a population, put together from all processes and split again over any number of them."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from disco_torch.discovery.group import Group, Record
+from disco_torch.types import Params
+
+Plain = dict[str, Any]
+"""Tensors on the CPU and plain values, which load without running any code."""
+
+
+def group_parts(group: Group, optimizers: Any) -> Any:
+    """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
+    rings = None if group.rings is None else group.rings.state()
+    records = [(r.before, r.after, r.rollout, r.targets, r.goes_on) for r in group.window]
+    values = None if group.lanes else group.values
+    return group.learners, values, group.acting.returns, rings, records, optimizers
+
+
+def save_group(group: Group, optimizers: Any) -> Plain:
+    """This process's share of a group."""
+    if not group.num_agents:
+        return {"ids": []}
+    worlds = {}
+    for i, habitat in enumerate(group.habitats.habitats):
+        state = (group.acting.worlds[i], group.acting.steps[i])
+        index = group.habitats.all.index(habitat)
+        worlds[str(index)] = {"mine": list(habitat.mine), "leaves": cpu_leaves(state, group.config.num_copies)}
+    return {
+        "ids": list(group.habitats.ids),
+        "agents": cpu_leaves(group_parts(group, optimizers)),
+        "shared_values": cpu_leaves(group.values) if group.lanes else [],
+        "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
+        "worlds": worlds,
+        "window": [cpu_leaves(record.eta) for record in group.window],
+        "position": 0 if group.rings is None else group.rings.next,
+        "generator": group.generator.get_state(),
+    }
+
+
+def cpu_leaves(tree: Any, copies: int = 1) -> list[Tensor]:
+    """The tensors of a tree; with `copies`, [P * copies, ...] leaves become [P, copies, ...]."""
+    leaves = [leaf.detach().cpu() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return leaves if copies == 1 else [leaf.unflatten(0, (-1, copies)) for leaf in leaves]
+
+
+def merge_groups(parts: list[Plain], total: int) -> Plain:
+    """The whole group, from the shares of all processes; rows are in the order of the agents."""
+    parts = [part for part in parts if part["ids"]]
+    whole = dict(parts[0])
+    ids = [part["ids"] for part in parts]
+    whole["ids"] = list(range(total))
+    whole["agents"] = merge_rows([part["agents"] for part in parts], ids)
+    whole["lives"] = [merge_lists([part["lives"][i] for part in parts], ids) for i in range(3)]
+    names = sorted({name for part in parts for name in part["worlds"]})
+    whole["worlds"] = {}
+    for name in names:
+        having = [part["worlds"][name] for part in parts if name in part["worlds"]]
+        mine = [world["mine"] for world in having]
+        leaves = merge_rows([world["leaves"] for world in having], mine)
+        whole["worlds"][name] = {"mine": sorted(chain(*mine)), "leaves": leaves}
+    return whole
+
+
+def merge_rows(parts: list[list[Tensor]], ids: list[list[int]]) -> list[Tensor]:
+    order = torch.argsort(torch.tensor(list(chain(*ids))))
+    return [torch.cat(leaves)[order] for leaves in zip(*parts, strict=True)]
+
+
+def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
+    pairs = sorted(zip(chain(*ids), chain(*parts), strict=True))
+    return [value for _, value in pairs]
+
+
+def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_device: bool) -> Any:
+    """Takes this process's agents out of a whole group; returns their optimisers."""
+    if same_device:
+        group.generator.set_state(whole["generator"])
+    if not group.num_agents:
+        return optimizers
+    copies, rows = group.config.num_copies, torch.tensor(group.habitats.ids)
+    blank = group.blank_record(eta)
+    group.window.clear()
+    for leaves in whole["window"]:
+        record = Record(fill(eta, leaves), blank.before, blank.after, blank.rollout, blank.targets, blank.goes_on)
+        group.window.append(record)
+    parts = group_parts(group, optimizers)
+    learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
+    group.learners, group.acting.returns = learners, returns
+    group.values = fill(group.values, whole["shared_values"]) if group.lanes else values
+    if group.rings is not None:
+        group.rings.load(rings, whole["position"])
+    for record, (before, after, rollout, targets, goes_on) in zip(group.window, records, strict=True):
+        record.before, record.after, record.rollout = before, after, rollout
+        record.targets, record.goes_on = targets, goes_on
+    group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
+    for i, habitat in enumerate(group.habitats.habitats):
+        mine = torch.tensor(list(habitat.mine))
+        stored = whole["worlds"][str(group.habitats.all.index(habitat))]["leaves"]
+        leaves = [leaf[mine].flatten(0, 1) if copies > 1 else leaf[mine] for leaf in stored]
+        group.acting.worlds[i], group.acting.steps[i] = fill((group.acting.worlds[i], group.acting.steps[i]), leaves)
+    return optimizers
+
+
+def fill(tree: Any, leaves: list[Tensor]) -> Any:
+    """A tree like the given one with other tensors, on the same devices."""
+    old, structure = pytree.tree_flatten(tree)
+    places = [i for i, leaf in enumerate(old) if isinstance(leaf, Tensor)]
+    if len(places) != len(leaves):
+        raise ValueError(f"the checkpoint holds {len(leaves)} parts of a state, {len(places)} are needed; other settings?")
+    for i, leaf in zip(places, leaves, strict=True):
+        old[i] = leaf.to(old[i].device)
+    return pytree.tree_unflatten(old, structure)

@@ -1,0 +1,134 @@
+"""Several processes of one discovery: who is who, and what they tell each other, through torch.distributed alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from disco_torch.training.session import resolve_device
+
+T = TypeVar("T")
+TIMEOUT = timedelta(minutes=10)
+"""How long a process waits for the others: longer than a checkpoint is written, or graphs are compiled."""
+
+
+class ProcessLost(RuntimeError):
+    """Another process of the discovery has died, or did not answer in time."""
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a discovery, and which of them this one is. Alone, it has nobody to talk to.
+
+    All but `device` are called by all processes together, in the same order.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    """Which of the processes on this machine it is."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the one that writes and shows."""
+        return self.rank == 0
+
+    @classmethod
+    @contextmanager
+    def from_environment(cls, timeout: timedelta = TIMEOUT) -> Iterator[World]:
+        """The processes that `torchrun` started, or this one alone; they part when the block ends."""
+        if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+            yield cls()
+            return
+        with _naming_the_lost():
+            dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timeout)
+        try:
+            yield cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
+        except ProcessLost:
+            raise  # without a farewell: it would wait for the dead
+        except BaseException:
+            dist.destroy_process_group()
+            raise
+        else:
+            dist.destroy_process_group()
+
+    def device(self, name: str) -> torch.device:
+        """The device that a name such as `auto` stands for here; of several GPUs each process takes its own."""
+        device = resolve_device(name)
+        if device.type != "cuda" or self.size == 1:
+            return device
+        if device.index is not None:
+            raise ValueError(f"`device` must be `cuda` with several processes, which take one GPU each, got {name!r}.")
+        if self.local_rank >= torch.cuda.device_count():
+            raise ValueError(
+                f"`--nproc-per-node` must be at most the number of GPUs, {torch.cuda.device_count()}, got process "
+                f"{self.local_rank + 1} on this machine."
+            )
+        device = torch.device("cuda", self.local_rank)
+        torch.cuda.set_device(device)
+        return device
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum of the processes' tensors, the same to the last bit in all of them."""
+        if self.size == 1:
+            return tensor
+        total = tensor.detach().clone(memory_format=torch.contiguous_format)  # it is reduced in place
+        with _naming_the_lost():
+            dist.all_reduce(total)
+        return total
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is so in any of the processes."""
+        return bool(self.sum(torch.tensor(int(flag))).item())
+
+    def gather(self, value: T) -> list[T] | None:
+        """The processes' values by rank, in the first process; None in the others. Tensors must be on the CPU."""
+        if self.size == 1:
+            return [value]
+        gathered: list[Any] | None = [None] * self.size if self.is_first else None
+        with _naming_the_lost():
+            dist.gather_object(value, gathered)
+        return gathered
+
+    def share(self, make: Callable[[], T]) -> T:
+        """What the first process makes, in all of them; an error that is the caller's is raised in all of them, too."""
+        if self.size == 1:
+            return make()
+        shared: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                shared[0] = make()
+            except (ValueError, OSError) as error:
+                shared[1] = error
+        with _naming_the_lost():
+            dist.broadcast_object_list(shared)
+        value, failure = shared
+        if failure is not None:
+            raise failure
+        return value
+
+    def barrier(self) -> None:
+        """Returns when all processes have come here."""
+        self.any(False)
+
+
+@contextmanager
+def _naming_the_lost() -> Iterator[None]:
+    """Backends differ in what they raise where a process is gone; all of it is a RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ProcessLost("another process of this discovery has died or does not answer") from error
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that writes and shows, before or after there is a `World`."""
+    return os.environ.get("RANK", "0") == "0"

@@ -1,0 +1,280 @@
+"""A discovery in memory: the rule, its optimiser and the whole population, and everything that changes while it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.utils import _pytree as pytree
+
+from disco_torch.discovery.config import DiscoverConfig
+from disco_torch.discovery.group import Group, GroupGradient
+from disco_torch.discovery.habitats import share_of
+from disco_torch.discovery.population_state import load_group, merge_groups, save_group
+from disco_torch.discovery.processes import World
+from disco_torch.discovery.snapshots import load_start, save_snapshot
+from disco_torch.kernels import Speed
+from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
+from disco_torch.training.checkpoint import pack, unpack
+from disco_torch.types import Logs, Params, tree_map
+
+SPEEDS = {
+    "plain": Speed(),
+    "traced": Speed(trace=True),
+    "captured": Speed(trace=True, capture=True),
+    "compiled": Speed(trace=True, compile=True, capture=True),
+}
+
+
+@dataclass
+class DiscoveryCounters:
+    """Over all processes: updates of the rule, of agents, environment steps, and lives begun."""
+
+    meta_updates: int = 0
+    updates: int = 0
+    steps: int = 0
+    lives: int = 0
+
+
+class DiscoverySession:
+    """One meta-update at a time. Same configuration and device: same rule, on any number of processes up to rounding.
+
+    Args:
+      config: the discovery.
+      world: the processes it is split over; this one alone unless given.
+    """
+
+    def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
+        self.config, self.world = config, world or World()
+        self.device = self.world.device(config.device)
+        name = config.speed
+        if name == "auto":
+            name = "captured" if self.device.type == "cuda" else "traced"
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, as JAX does
+        dtype = getattr(torch, config.dtype)
+        self.rule, moments = load_start(config)
+        self.rule.to(self.device, dtype).requires_grad_(False)
+        self.rule_params: Params = {name: param.detach().clone() for name, param in self.rule.named_parameters()}
+        rank, size = self.world.rank, self.world.size
+        if not any(share_of(h.agents, rank, size) for group in config.groups for h in group.habitats):
+            raise ValueError(f"the population must have agents for each of the {size} processes, process {rank} has none.")
+        self.groups = [Group(config, i, self.rule, self.device, SPEEDS[name], rank, size) for i in range(len(config.groups))]
+        self.opt_states = self._init_optimizers(moments)
+        self.counters = DiscoveryCounters(lives=config.num_agents)
+        self._zero = torch.zeros((), dtype=dtype, device=self.device)
+        self._sums: Logs = {}
+        self._summed = 0
+        self._last_change = self._zero
+        self._is_warm = False
+        gpu = self.device.type == "cuda" and len(self.groups) > 1
+        self._streams = [torch.cuda.Stream() if gpu else None for _ in self.groups]
+        self.lost: list[str] = []
+        """Agents whose meta-gradient was not finite, by name and meta-update, since metrics were last read."""
+
+    def _init_optimizers(self, moments: AdamState | None) -> list[AdamState]:
+        """One Adam; or one for each agent, [P, ...], a list with an entry for each group."""
+        one = adam_init(self.rule_params) if moments is None else unpack(pack(moments), adam_init(self.rule_params))
+        if not self.config.adam_per_agent:
+            return [one]
+        return [copies_of(one, group.num_agents) for group in self.groups]
+
+    def advance(self) -> None:
+        """One update of the rule: all agents learn for a while, and their meta-gradients are put together."""
+        gradients = self._advance_groups()
+        finite = [None if g is None else is_finite(g.grads) for g in gradients]
+        contributions = [
+            torch.zeros_like(flat(self.rule_params)) if g is None or ok is None else self._contribution(i, g, ok)
+            for i, (g, ok) in enumerate(zip(gradients, finite, strict=True))
+        ]
+        number = sum(int(ok.sum()) for ok in finite if ok is not None)
+        total = self.world.sum(torch.cat([torch.stack(contributions).sum(0), self._zero.new_tensor([float(number)])]))
+        mean, number = total[:-1] / total[-1].clamp(min=1.0), int(total[-1])
+        if number:
+            self._change_rule(unflat(mean, self.rule_params))
+        self._keep_logs(gradients, finite, mean)
+        self._renew(finite)
+        config = self.config
+        updates = config.updates_per_meta_update
+        self.counters.meta_updates += 1
+        self.counters.updates += updates * config.num_agents
+        self.counters.steps += (
+            (updates * config.rollout_length + config.valid_length) * config.num_agents * config.num_copies
+        )
+
+    def _advance_groups(self) -> list[GroupGradient | None]:
+        """All groups; on a GPU side by side, each in a stream of its own."""
+        gradients: list[GroupGradient | None] = []
+        for group, stream in zip(self.groups, self._streams, strict=True):
+            if stream is None or not self._is_warm:  # while graphs are captured nothing else may run
+                gradients.append(group.advance(self.rule_params) if group.num_agents else None)
+                continue
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                gradients.append(group.advance(self.rule_params) if group.num_agents else None)
+        for stream in self._streams:
+            if stream is not None:
+                torch.cuda.current_stream().wait_stream(stream)
+        self._is_warm = True
+        return gradients
+
+    def _contribution(self, i: int, gradient: GroupGradient, ok: Tensor) -> Tensor:
+        """The sum over a group's agents of their gradients or, with an Adam for each, of their changes of the rule."""
+        # Zero and not a factor of zero: what is not finite stays so under multiplication.
+        grads = {name: torch.where(along(ok, g), g, torch.zeros_like(g)) for name, g in gradient.grads.items()}
+        if not self.config.adam_per_agent:
+            return flat({name: g.sum(0) for name, g in grads.items()})
+        update = vmap(lambda g, s: adam_update(g, s, self.rule_params, self.config.optimizer))
+        changes, after = update(grads, self.opt_states[i])
+        before = self.opt_states[i]
+        self.opt_states[i] = select(ok, after, before)
+        return flat({name: torch.where(along(ok, c), c, torch.zeros_like(c)).sum(0) for name, c in changes.items()})
+
+    def _change_rule(self, mean: Params) -> None:
+        if not self.config.adam_per_agent:
+            mean, self.opt_states[0] = adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer)
+        self._last_change = global_norm(mean.values())
+        self.rule_params = apply_updates(self.rule_params, mean)
+
+    def _renew(self, finite: list[Tensor | None]) -> None:
+        """New lives, for agents that are due and for those that have failed."""
+        born = 0
+        for group, ok in zip(self.groups, finite, strict=True):
+            failed = [] if ok is None else (~ok).nonzero().flatten().tolist()
+            for agent in failed:
+                where = f"agent {group.habitats.ids[agent]} of group {group.index} ({group.habitat_of(agent)})"
+                self.lost.append(f"{where} at meta-update {self.counters.meta_updates}")
+                warnings.warn(
+                    f"the meta-gradient of {where} is not finite; it is left out, a new life begins.", stacklevel=2
+                )
+            born += group.renew(failed)
+        self.counters.lives += born if self.world.size == 1 else int(self.world.sum(torch.tensor(born)))
+
+    def _keep_logs(self, gradients: list[GroupGradient | None], finite: list[Tensor | None], mean: Tensor) -> None:
+        """Adds up over this process's agents, on the device; nothing is read back before metrics are asked for."""
+        sums: Logs = {"agents": mean.new_zeros(()), "nonfinite": mean.new_zeros(())}
+        for group, gradient, ok in zip(self.groups, gradients, finite, strict=True):
+            for name, value in group.sums(gradient, ok).items():
+                sums[name] = sums.get(name, 0.0) + value
+        norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": self._last_change}
+        for name, value in (sums | {name: norm / self.world.size for name, norm in norms.items()}).items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._summed += 1
+
+    def read_metrics(self) -> dict[str, float]:
+        """Means since the last call, over all agents of all processes, which call it together."""
+        if not self._summed:
+            return {}
+        names = sorted(self._sums)
+        totals = self.world.sum(torch.stack([self._sums[name] for name in names])).tolist()
+        sums = dict(zip(names, totals, strict=True))
+        agents, updates = max(1.0, sums.pop("agents")), self._summed
+        metrics = {name: sums.pop(name) / updates for name in ("meta_grad_norm", "meta_up_norm")}
+        metrics |= {name: sums.pop(name) for name in ("nonfinite", "pos_rewards", "neg_rewards")}
+        metrics["rewards"] = sums.pop("rewards") / max(1.0, sums.pop("taken_steps"))
+        for name in [name for name in sums if name.startswith("episodes/")]:
+            env, episodes = name.removeprefix("episodes/"), sums.pop(name)
+            returns = sums.pop(f"returns/{env}")
+            if episodes:
+                metrics[f"return/{env}"] = returns / episodes
+        metrics |= {name: value / agents for name, value in sums.items()}
+        self._sums, self._summed = {}, 0
+        return metrics
+
+    def moments(self) -> AdamState:
+        """The optimiser's state; with an Adam for each agent, the mean of them all. All processes call it together."""
+        if not self.config.adam_per_agent:
+            return self.opt_states[0]
+        parts = [
+            torch.cat(
+                [
+                    flat(tree_map(lambda x: x.sum(0), s.mu)),
+                    flat(tree_map(lambda x: x.sum(0), s.nu)),
+                    s.count.sum().reshape(1).to(self._zero.dtype),
+                ]
+            )
+            for s in self.opt_states
+        ]
+        total = self.world.sum(torch.stack(parts).sum(0)) / self.config.num_agents
+        mu, nu = total[:-1].chunk(2)
+        return AdamState(unflat(mu, self.rule_params), unflat(nu, self.rule_params), total[-1].round().long())
+
+    def save_snapshot(self, path: Path, provenance: Mapping[str, Any]) -> None:
+        """A rule file, and the optimiser's state beside it; all processes call it, the first one writes."""
+        moments = self.moments()
+        if self.world.is_first:
+            save_snapshot(path, self.rule, self.rule_params, moments, provenance)
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Everything that changes, of all agents, in the first process; None in the others. All call it together."""
+        each = [None] * len(self.groups) if not self.config.adam_per_agent else self.opt_states
+        parts = self.world.gather([save_group(group, opt) for group, opt in zip(self.groups, each, strict=True)])
+        sums = {name: float(value) for name, value in self._all_sums().items()}
+        if parts is None:
+            return None
+        groups = [merge_groups([part[i] for part in parts], group.num_agents) for i, group in enumerate(self.config.groups)]
+        return {
+            "rule": pack(self.rule_params),
+            "optimizer": None if self.config.adam_per_agent else pack(self.opt_states[0]),
+            "groups": groups,
+            "counters": dataclasses.asdict(self.counters),
+            "sums": sums,
+            "summed": self._summed,
+            "lost": list(self.lost),
+            "device": self.device.type,
+        }
+
+    def _all_sums(self) -> Logs:
+        """The sums over all processes; their logs have the same names."""
+        names = sorted(self._sums)
+        if not names:
+            return {}
+        totals = self.world.sum(torch.stack([self._sums[name] for name in names]))
+        return dict(zip(names, totals, strict=True))
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from a checkpoint, which may be of another number of processes."""
+        same_device = state["device"] == self.device.type
+        if not same_device:
+            warnings.warn(
+                f"the checkpoint is of a discovery on {state['device']}; it goes on on {self.device.type} with other "
+                "random numbers.",
+                stacklevel=2,
+            )
+        self.rule_params = unpack(state["rule"], self.rule_params)
+        each: list[Any] = [None] * len(self.groups) if not self.config.adam_per_agent else list(self.opt_states)
+        for i, (group, whole) in enumerate(zip(self.groups, state["groups"], strict=True)):
+            each[i] = load_group(group, whole, each[i], self.rule_params, same_device)
+        self.opt_states = each if self.config.adam_per_agent else [unpack(state["optimizer"], self.opt_states[0])]
+        self.counters = DiscoveryCounters(**state["counters"])
+        # The sums so far are the first process's; the others begin at 0.
+        share = 1.0 if self.world.is_first else 0.0
+        self._sums = {name: self._zero + share * value for name, value in state["sums"].items()}
+        self._summed, self.lost = state["summed"], list(state["lost"])
+
+
+def copies_of(tree: Any, number: int) -> Any:
+    """A tree of [number, ...] whose rows are all the given one."""
+    return tree_map(lambda x: x.expand(number, *x.shape).clone(), tree)
+
+
+def is_finite(grads: Params) -> Tensor:
+    """Whether all of an agent's gradient is finite, [P]."""
+    return torch.stack([g.flatten(1).sum(1) for g in grads.values()]).sum(0).isfinite()
+
+
+def along(which: Tensor, like: Tensor) -> Tensor:
+    """[P] with dimensions added to broadcast along `like`, [P, ...]."""
+    return which.reshape(-1, *[1] * (like.ndim - 1))
+
+
+def select(which: Tensor, a: Any, b: Any) -> Any:
+    """Trees of [P, ...]: the rows of `a` where `which` [P], those of `b` elsewhere."""
+    return pytree.tree_map(lambda x, y: torch.where(along(which, x), x, y), a, b)

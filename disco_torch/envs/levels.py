@@ -1,0 +1,136 @@
+"""Families of procedurally varied environments: what they share.
+
+A family draws levels, whose rules and layouts vary, and plays them. Everything is a tensor with one row for each of the `B`
+copies, and a step is a pure function of state, actions and uniform numbers.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from disco_torch.checks import check_positive
+from disco_torch.envs.base import EnvStep
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
+from disco_torch.types import tree_dataclass
+
+__all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_copies"]
+
+Split = Literal["train", "held-out"]
+"""Levels to discover on, and levels kept apart to judge with; each family says what sets them apart."""
+
+COLOURS = ((255, 255, 255), (110, 110, 110), (240, 190, 40), (220, 60, 60), (70, 170, 90), (80, 130, 230), (180, 90, 200))
+"""Of the planes of an observation, in images."""
+
+
+@tree_dataclass
+class LevelState:
+    """Which level each copy plays and where it stands, trees of [B, ...] each."""
+
+    levels: Any
+    episode: Any
+
+
+class LevelEnvironment(PureEnvironment):
+    """Base of all families: a family implements `draw_levels`, `begin`, `advance` and `observe`.
+
+    Every copy keeps its level until `reset`. With a `level_seed` all copies play the one level that it stands for; with None
+    `reset` draws a level for each copy from its generator.
+
+    An update never learns from the first action of an episode (see `disco_torch.data.alignment`), so in no family does it
+    decide the episode.
+    """
+
+    def __init__(
+        self,
+        num_envs: int,
+        *,
+        split: Split = "train",
+        level_seed: int | None = 0,
+        device: str | torch.device = "cpu",
+    ) -> None:
+        check_positive("num_envs", num_envs, "it is the number of copies that step together")
+        if split not in ("train", "held-out"):
+            raise ValueError(f"`split` must be 'train' or 'held-out', got {split!r}.")
+        self.num_envs, self.split, self.level_seed = num_envs, split, level_seed
+        self.device = torch.device(device)
+
+    @abstractmethod
+    def draw_levels(self, uniforms: Tensor) -> Any:
+        """Levels of this split, from [B, level_draws] uniform numbers: a tree of [B, ...]."""
+
+    @abstractmethod
+    def begin(self, levels: Any, uniforms: Tensor) -> Any:
+        """The first state of an episode in each level, from [B, episode_draws] uniform numbers: a tree of [B, ...]."""
+
+    @abstractmethod
+    def advance(self, levels: Any, episode: Any, actions: Tensor, uniforms: Tensor) -> tuple[Any, Tensor, Tensor]:
+        """One step within an episode.
+
+        Args:
+          levels, episode: trees of [B, ...].
+          actions: [B] integers.
+          uniforms: [B, step_draws].
+
+        Returns:
+          The next state, the rewards [B] float32, and whether the episode ended [B] bool. The state after an end is not
+          used.
+        """
+
+    @abstractmethod
+    def observe(self, levels: Any, episode: Any) -> Tensor:
+        """What an agent sees, [B, ...] float32."""
+
+    def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[LevelState, EnvStep]:
+        """Draws levels and begins an episode in each, from uniform numbers [B, level_draws] and [B, episode_draws]."""
+        levels = self.draw_levels(level_uniforms)
+        state = LevelState(levels, self.begin(levels, episode_uniforms))
+        no = torch.zeros(level_uniforms.shape[0], dtype=torch.bool, device=level_uniforms.device)
+        return state, row_of(self.observe(levels, state.episode), no.float(), no, is_first=~no)
+
+    def step_with(self, state: LevelState, actions: Tensor, uniforms: Tensor) -> tuple[LevelState, EnvStep]:
+        """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
+        levels, steps = state.levels, self.step_draws
+        episode, rewards, ends = self.advance(levels, state.episode, actions, uniforms[:, :steps])
+        # A new episode is begun in every copy, used or not: nothing depends on the data but the numbers.
+        fresh = self.begin(levels, uniforms[:, steps:])
+        state = LevelState(levels, select_copies(ends, fresh, episode))
+        return state, row_of(self.observe(levels, state.episode), rewards, ends, is_first=ends)
+
+    def _level_uniforms(self, generator: torch.Generator) -> Tensor:
+        # Drawn in any case: the episodes of a generator then do not depend on whether it draws the levels too.
+        drawn = super()._level_uniforms(generator)
+        if self.level_seed is None:
+            return drawn
+        own = torch.Generator().manual_seed(self.level_seed)
+        return torch.rand(1, self.level_draws, generator=own, dtype=torch.float32).to(self.device).expand_as(drawn)
+
+    def render(self, state: LevelState | None = None) -> np.ndarray | None:
+        """What copy 0 shows its agent, planes as colours and numbers as a row of cells; None without a state."""
+        if state is None:
+            return None
+        one = pytree.tree_map(lambda x: x[:1], state)
+        return draw_planes(self.observe(one.levels, one.episode)[0].cpu().numpy())
+
+
+def select_copies(which: Tensor, a: Any, b: Any) -> Any:
+    """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
+    return pytree.tree_map(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
+
+
+def draw_planes(planes: np.ndarray, cell: int = 16) -> np.ndarray:
+    """An image of numbers in [0, 1], [planes, rows, columns] or less: [rows * cell, columns * cell, 3] uint8, dark at 0.
+
+    Where planes overlap, the first one is seen.
+    """
+    planes = planes.reshape(-1, *([1, *planes.shape][-2:]))  # [planes, rows, columns]
+    image = np.full((*planes.shape[1:], 3), 32.0)
+    for i in reversed(range(len(planes))):
+        colour = np.array(COLOURS[i % len(COLOURS)])
+        image += planes[i, :, :, None] * (colour - image)
+    return image.round().astype(np.uint8).repeat(cell, axis=0).repeat(cell, axis=1)

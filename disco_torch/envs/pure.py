@@ -1,0 +1,78 @@
+"""Environments whose step is a pure function of tensors: state, actions and uniform numbers in, state and row out.
+
+All randomness comes in as numbers, so that a step runs on any device, can be captured and batched, and gives the same games
+however the copies are split over processes.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from disco_torch.checks import check_actions, check_shape
+from disco_torch.envs.base import Environment, EnvStep, State
+
+
+class PureEnvironment(Environment):
+    """An environment that implements `start` and `step_with`.
+
+    Attributes:
+      level_draws: uniform numbers in [0, 1) that make a copy's level; 0 where all copies are alike.
+      episode_draws: those that begin an episode.
+      step_draws: those that a step takes besides.
+    """
+
+    saves_state = True
+    level_draws: int = 0
+    episode_draws: int
+    step_draws: int = 0
+
+    @abstractmethod
+    def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[State, EnvStep]:
+        """Begins an episode in each copy, from uniform numbers [B, level_draws] and [B, episode_draws]."""
+
+    @abstractmethod
+    def step_with(self, state: State, actions: Tensor, uniforms: Tensor) -> tuple[State, EnvStep]:
+        """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
+
+    def reset(self, generator: torch.Generator) -> tuple[State, EnvStep]:
+        return self.start(self._level_uniforms(generator), self._uniforms(generator, self.episode_draws))
+
+    def step(self, state: State, actions: Tensor, generator: torch.Generator) -> tuple[State, EnvStep]:
+        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
+        check_actions("actions", actions, self.num_actions)
+        return self.step_with(state, actions, self._uniforms(generator, self.step_draws + self.episode_draws))
+
+    def _level_uniforms(self, generator: torch.Generator) -> Tensor:
+        return self._uniforms(generator, self.level_draws)
+
+    def _uniforms(self, generator: torch.Generator, draws: int) -> Tensor:
+        if generator.device.type != self.device.type:
+            raise ValueError(
+                f"`generator` must be on the device of the environment, {self.device}, got one on {generator.device}; "
+                f"make it with torch.Generator(device='{self.device}')."
+            )
+        return torch.rand(self.num_envs, draws, generator=generator, device=self.device, dtype=torch.float32)
+
+
+def row_of(observations: Tensor, rewards: Tensor, ends: Tensor, is_first: Tensor) -> EnvStep:
+    """What a step gives where no time limit cuts episodes, [B, ...] each."""
+    return EnvStep(
+        observations=observations,
+        rewards=rewards,
+        discounts=(~ends).float(),
+        truncations=torch.zeros_like(ends),
+        final_observations=None,
+        is_first=is_first,
+        episode_ends=ends,
+    )
+
+
+def draw_integers(uniforms: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:
+    """Integers from `low` to `high`, both included, from uniform numbers in [0, 1)."""
+    span = high - low + 1
+    drawn = (uniforms * span).long()
+    # A product may round up to `span` itself.
+    return low + (torch.minimum(drawn, span - 1) if isinstance(span, Tensor) else drawn.clamp(max=span - 1))

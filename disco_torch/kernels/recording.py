@@ -1,0 +1,186 @@
+"""Recorded functions: the plain Python of a computation runs once, what it did to tensors is replayed ever after.
+
+The plain function stays the definition. A recording of it goes through up to three stages:
+
+    trace     one run writes down every tensor operation, with all transforms (grad, jvp, vmap) already worked out; what is
+              computed twice is computed once, what nobody reads is dropped. No Python of the function is run again.
+    compile   elementwise operations are fused into kernels, by PyTorch's own compiler.
+    capture   on a GPU, all kernels are launched in one go, as a CUDA graph.
+
+Where a stage fails, one line says so and the stage before it is used.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _pytree as pytree
+
+WARM_UPS = 2
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Which stages to go through. The default is none: the plain function.
+
+    Attributes:
+      trace: write the operations down and simplify them.
+      compile: fuse them; takes from seconds to a minute for each new shape.
+      capture: replay them as a CUDA graph; on a CPU this does nothing.
+    """
+
+    trace: bool = False
+    compile: bool = False
+    capture: bool = False
+
+    @classmethod
+    def best(cls, device: torch.device | str) -> Speed:
+        """Everything on a GPU; tracing alone on a CPU, where compiling costs more time than most runs win back."""
+        gpu = torch.device(device).type == "cuda"
+        return cls(trace=True, compile=gpu, capture=gpu)
+
+
+class Recorded:
+    """A pure function of trees of tensors, recorded once for each combination of shapes.
+
+    `fn` must be pure: tensors in, tensors out, nothing written in place, no randomness of its own, no decision that depends
+    on the tensors' contents. It runs without a graph of gradients.
+
+    Args:
+      fn: the plain function.
+      speed: stages to go through.
+      name: for notices.
+    """
+
+    def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "") -> None:
+        self.fn, self.speed = fn, speed
+        self.name = name or getattr(fn, "__name__", "function")
+        self.warm_up_seconds = 0.0
+        self._recordings: dict[Any, Callable[[list[Any]], Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        if self.speed == Speed():
+            with torch.no_grad():
+                return self.fn(*args)
+        leaves, structure = pytree.tree_flatten(args)
+        key = (structure, *(signature(leaf) for leaf in leaves))
+        if key not in self._recordings:
+            started = time.perf_counter()
+            self._recordings[key] = self._record(leaves, structure)
+            self.warm_up_seconds += time.perf_counter() - started
+        with torch.no_grad():
+            return self._recordings[key](leaves)
+
+    def _record(self, leaves: list[Any], structure: Any) -> Callable[[list[Any]], Any]:
+        out_structure: Any = None
+
+        def flat_fn(*tensors: Tensor) -> list[Tensor]:
+            nonlocal out_structure
+            given = iter(tensors)
+            filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+            with torch.no_grad():
+                flat, out_structure = pytree.tree_flatten(self.fn(*pytree.tree_unflatten(filled, structure)))
+            return flat
+
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        run: Callable[..., Any] = flat_fn
+        flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
+        stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
+            (self.speed.trace or self.speed.compile, "trace", lambda fn: traced(fn, tensors)),
+            (self.speed.compile, "compile", lambda fn: fused(fn, tensors)),
+            (self.speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors)),
+        ]
+        for wanted, stage, apply in stages:
+            if wanted:
+                try:
+                    run = apply(run)
+                except Exception as error:  # a compiler may fail in any way; the plain path is always there
+                    message = str(error).strip().splitlines()[:1]
+                    warnings.warn(
+                        f"could not {stage} {self.name} ({type(error).__name__}: {''.join(message)}); it runs without.",
+                        stacklevel=4,
+                    )
+                    if stage == "trace":
+                        break
+
+        def replay(leaves: list[Any]) -> Any:
+            flat = run(*[leaf for leaf in leaves if isinstance(leaf, Tensor)])
+            return pytree.tree_unflatten(list(flat), out_structure)
+
+        return replay
+
+
+def signature(leaf: Any) -> Any:
+    """What a recording depends on: of a tensor its shape, dtype and device, of anything else its value."""
+    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+
+
+def on_gpu(tensors: list[Tensor]) -> bool:
+    return any(tensor.is_cuda for tensor in tensors)
+
+
+def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
+    """The operations of `fn` as a graph, without repetitions and dead ends."""
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+
+    graph = make_fx(fn)(*tensors)
+    graph.graph.eliminate_dead_code()
+    result = CSEPass()(graph)
+    simplified = graph if result is None else result.graph_module
+    simplified.graph.eliminate_dead_code()
+    simplified.recompile()
+    return simplified
+
+
+def fused(graph: Callable[..., Any], tensors: list[Tensor]) -> Callable[..., Any]:
+    """The graph with its elementwise operations fused by PyTorch's compiler."""
+    import torch._inductor
+
+    assert isinstance(graph, fx.GraphModule)
+    compiled: Any = torch._inductor.compile(graph, [*tensors])
+    compiled(*tensors)  # some failures show only in the first run
+    return compiled
+
+
+class Captured:
+    """A function of GPU tensors as one CUDA graph. Inputs are copied in, outputs copied out."""
+
+    def __init__(self, fn: Callable[..., Any], tensors: list[Tensor]) -> None:
+        self._inputs = [tensor.clone() for tensor in tensors]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UPS):
+                fn(*self._inputs)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs: list[Tensor] = list(fn(*self._inputs))
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        copy_all(list(tensors), self._inputs)
+        self._graph.replay()
+        outputs = [torch.empty_like(output) for output in self._outputs]
+        copy_all(self._outputs, outputs)
+        return outputs
+
+
+def copy_all(sources: list[Tensor], destinations: list[Tensor]) -> None:
+    """Copies tensors into others of the same shapes, as many as possible in one launch."""
+    together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
+    for source, destination in zip(sources, destinations, strict=True):
+        if source.stride() == destination.stride() and source.is_contiguous():
+            pair = together.setdefault(source.dtype, ([], []))
+            pair[0].append(source)
+            pair[1].append(destination)
+        else:
+            destination.copy_(source)
+    for from_, to in together.values():
+        torch._foreach_copy_(to, from_)
