@@ -169,7 +169,26 @@ class UnrolledLSTM(torch.autograd.Function):
             cell_bar = cell_bar * forget[t]
         stacked = torch.stack(gates_bar[::-1])
         weight_bar = hiddens.flatten(0, 1).t() @ stacked.flatten(0, 1)  # one product for all steps
-        return stacked, weight_bar, None, hidden_bar, cell_bar
+        once: Any = OnceDifferentiable.apply(stacked, weight_bar, hidden_bar, cell_bar)
+        return once[0], once[1], None, once[2], once[3]
+
+
+class OnceDifferentiable(torch.autograd.Function):
+    """Passes tensors on and refuses to be differentiated: a derivative that is not there must not come out as a wrong one."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(tensor.clone() for tensor in tensors)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        raise RuntimeError("`LSTM.unroll` is differentiable once; for second derivatives write the loop over `lstm_gates`.")
 
 
 def init_params(module: nn.Module, generator: torch.Generator | None = None) -> Params:

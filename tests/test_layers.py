@@ -1,14 +1,16 @@
-"""Layers: the initial scale, the LSTM's gates, and resets while unrolling."""
+"""Layers: the initial scale, the LSTM's gates, resets while unrolling, and the unrolled LSTM's derivative by hand."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import vjp, vmap
 
-from disco_torch.layers import LSTM, MLP, Linear, LSTMState, init_params, lstm_gates
+from disco_torch.layers import LSTM, MLP, Linear, LSTMState, UnrolledLSTM, init_params, lstm_gates
 
 TRUNCATED_STD = 0.8796256610342398  # standard deviation of a standard normal cut at +-2
 
@@ -98,6 +100,103 @@ def test_unroll_is_a_loop_of_steps(lstm: LSTM, reverse: bool, with_resets: bool)
         want[t] = state.hidden
     torch.testing.assert_close(hiddens, torch.stack([want[t] for t in range(T)]))
     torch.testing.assert_close(last.cell, state.cell)
+
+
+def plain_unroll(gates: Tensor, weight: Tensor, keeps: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """What `UnrolledLSTM` computes, as a loop that autograd differentiates."""
+    hiddens, state = [], LSTMState(hidden, cell)
+    for gate, keep in zip(gates, keeps, strict=True):
+        state = lstm_gates(gate + (state.hidden * keep) @ weight, state.cell * keep)
+        hiddens.append(state.hidden)
+    return torch.stack(hiddens), state.cell
+
+
+def unrolled(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    hiddens, cell, *_ = UnrolledLSTM.apply(*inputs)  # type: ignore[no-untyped-call]
+    return hiddens, cell
+
+
+def lstm_inputs(T: int = 4, B: int = 3, H: int = 2, seed: int = 0) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gates, weight, keeps (about every third step is reset), and the state before."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    keeps = (torch.rand(T, B, 1, generator=generator) > 0.3).double()
+    return normal(T, B, 4 * H), normal(H, 4 * H), keeps, normal(B, H), normal(B, H)
+
+
+def weights(x: Tensor) -> Tensor:
+    """Numbers that are all different, in the shape of `x`."""
+    return torch.arange(1.0, x.numel() + 1, dtype=torch.float64).sin().reshape(x.shape)
+
+
+def derivatives(fn: Any, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, ...]]:
+    """Outputs, and the gradients of a weighted sum of them with respect to all inputs but `keeps`."""
+    gates, weight, keeps, hidden, cell = inputs
+    out, pull_back = vjp(lambda g, w, h, c: fn(g, w, keeps, h, c), gates, weight, hidden, cell)
+    return out, pull_back(tuple(weights(x) for x in out))
+
+
+@pytest.mark.parametrize("T", [1, 2, 7])
+def test_the_unrolled_lstm_is_a_loop_over_its_gates(T: int) -> None:
+    inputs = lstm_inputs(T)
+    assert T == 1 or 0 < float(inputs[2].mean()) < 1
+    got, want = derivatives(unrolled, inputs), derivatives(plain_unroll, inputs)
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+    by_autograd = [x.clone().requires_grad_() for x in inputs]
+    hiddens, cell = unrolled(*by_autograd[:2], inputs[2], *by_autograd[3:])
+    loss = sum((x * weights(x)).sum() for x in (hiddens, cell))
+    leaves = [x for i, x in enumerate(by_autograd) if i != 2]
+    torch.testing.assert_close(torch.autograd.grad(loss, leaves), want[1], rtol=1e-12, atol=1e-13)
+
+
+def test_the_unrolled_lstms_derivative_is_that_of_finite_differences() -> None:
+    gates, weight, keeps, hidden, cell = lstm_inputs(T=3, B=2)
+    leaves = tuple(x.requires_grad_() for x in (gates, weight, hidden, cell))
+    assert torch.autograd.gradcheck(lambda g, w, h, c: unrolled(g, w, keeps, h, c), leaves)
+
+
+@pytest.mark.parametrize("one_output", [0, 1], ids=["hiddens", "cell"])
+def test_one_output_alone_can_be_differentiated(one_output: int) -> None:
+    inputs = lstm_inputs()
+    got, want = (derivatives(lambda *x, fn=fn: (fn(*x)[one_output],), inputs) for fn in (unrolled, plain_unroll))
+    torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-13)
+
+
+def test_the_unrolled_lstm_can_be_batched() -> None:
+    batch = [lstm_inputs(seed=seed) for seed in range(3)]
+    stacked = tuple(torch.stack(parts) for parts in zip(*batch, strict=True))
+    got = vmap(lambda *inputs: derivatives(unrolled, inputs))(*stacked)
+    wants = [derivatives(plain_unroll, inputs) for inputs in batch]
+    for i, parts in enumerate(got):
+        for j, part in enumerate(parts):
+            torch.testing.assert_close(part, torch.stack([want[i][j] for want in wants]), rtol=1e-12, atol=1e-13)
+    # One weight for all, as a rule has it.
+    shared = vmap(lambda g, k, h, c: derivatives(unrolled, (g, batch[0][1], k, h, c)))(
+        stacked[0], stacked[2], stacked[3], stacked[4]
+    )
+    want = derivatives(plain_unroll, (batch[1][0], batch[0][1], *batch[1][2:]))
+    torch.testing.assert_close([x[1] for x in shared[1]], list(want[1]), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_gradients_through_unroll_are_those_of_a_loop_of_steps(lstm: LSTM, reverse: bool) -> None:
+    T, B = 5, 2
+    x, state = draw(T, B, 3).requires_grad_(), LSTMState(draw(B, 4).requires_grad_(), draw(B, 4) + 1)
+    state.cell.requires_grad_()
+    resets = torch.zeros(T, B, dtype=torch.bool)
+    resets[2, 0] = resets[4, 1] = True
+    leaves = [x, state.hidden, state.cell, *lstm.parameters()]
+    hiddens, last = lstm.unroll(x, resets, state, reverse=reverse)
+    got = torch.autograd.grad((hiddens * draw(T, B, 4)).sum() + last.cell.sum(), leaves)
+    loss, here = x.new_zeros(()), state
+    for t in reversed(range(T)) if reverse else range(T):
+        keep = (~resets[t]).double().unsqueeze(-1)
+        here = naive_lstm(lstm, x[t], LSTMState(here.hidden * keep, here.cell * keep))
+        loss = loss + (here.hidden * draw(T, B, 4)[t]).sum()
+    torch.testing.assert_close(got, torch.autograd.grad(loss + here.cell.sum(), leaves), rtol=1e-12, atol=1e-13)
 
 
 def test_shares_of_the_gates_add_up(lstm: LSTM) -> None:

@@ -13,12 +13,15 @@ from disco_torch.optim import (
     AdamConfig,
     AdamState,
     ClippedAdam,
+    adam_backward,
     adam_init,
     adam_update,
     apply_updates,
+    flat,
     global_norm,
+    unflat,
 )
-from disco_torch.types import Params
+from disco_torch.types import Params, tree_map, tree_stack
 
 SETTINGS = [
     AdamConfig(learning_rate=lr, max_abs_update=1e9, b1=b1, b2=b2, eps=eps, weight_decay=decay)
@@ -142,6 +145,42 @@ def test_first_update_in_float32_is_exact_to_its_last_digits() -> None:
     params = {"w": torch.zeros(1)}
     changes, _ = adam_update({"w": torch.tensor([0.5])}, adam_init(params), params, AdamConfig(learning_rate=1.0))
     torch.testing.assert_close(changes["w"], torch.tensor([-1.0]), rtol=1e-6, atol=0)
+
+
+def test_flat_is_all_entries_in_order_and_unflat_its_inverse() -> None:
+    params = make_params()
+    vector = flat(params)
+    assert vector.tolist() == [x for param in params.values() for x in param.reshape(-1).tolist()]
+    again = unflat(vector, params)
+    assert list(again) == list(params)
+    for name, param in params.items():
+        assert again[name].shape == param.shape and torch.equal(again[name], param)
+    batched = torch.func.vmap(lambda p: unflat(2 * flat(p), p))(tree_stack([params, make_grads(0)]))
+    for name, param in params.items():
+        assert torch.equal(batched[name], torch.stack([2 * param, 2 * make_grads(0)[name]]))
+    with pytest.raises(RuntimeError, match="split_with_sizes"):
+        unflat(vector[:-1], params)
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+def test_adam_backward_takes_the_learning_rate_of_the_update(weight_decay: float) -> None:
+    """Each of several agents with a rate of its own, batched."""
+    config = AdamConfig(learning_rate=7.0, max_abs_update=0.8, weight_decay=weight_decay)
+    _, before = run(config, 3)
+    rates = torch.tensor([0.1, 0.02], dtype=torch.float64)
+    params_bar, mu_bar = make_grads(5), make_grads(6)
+    _, after = adam_update(make_grads(3), before, make_params(), config)  # the moments do not depend on the rate
+    together = torch.func.vmap(lambda rate: adam_backward(params_bar, mu_bar, after, config, rate))(rates)
+    for i, rate in enumerate(rates):
+        params, grads = (tree_map(lambda x: x.requires_grad_(), make()) for make in (make_params, lambda: make_grads(3)))
+        state = tree_map(lambda x: x.clone().requires_grad_(x.is_floating_point()), before)
+        changes, after = adam_update(grads, state, params, config, rate)
+        new = apply_updates(params, changes)
+        loss = sum((new[name] * params_bar[name] + after.mu[name] * mu_bar[name]).sum() for name in new)
+        leaves = [*grads.values(), *state.mu.values(), *params.values()]
+        wanted = torch.autograd.grad(loss, leaves)
+        got = [part[name][i] for part in together for name in params]
+        torch.testing.assert_close(got, list(wanted), rtol=1e-12, atol=1e-14)
 
 
 def test_global_norm_is_that_of_all_entries_together() -> None:

@@ -30,8 +30,15 @@ class ActionModel(nn.Module):
 
     def forward(self, torso: Tensor, actions: Tensor | None = None) -> AgentOutput:
         """Outputs of all actions, [..., F] -> [..., A, size] for each head; or of the given `actions` [...], [..., size]."""
+        return self.outputs(*self.root_state(torso), actions)
+
+    def root_state(self, torso: Tensor) -> tuple[Tensor, Tensor]:
+        """What all actions of a state share, [..., F] -> [..., H] and [..., 4H]: its cell state and recurrent product."""
         cell = self.root(torso)
-        recurrent = nn.functional.linear(torch.tanh(cell), self.core.hidden_weight(), self.core.linear.bias)  # [..., 4H]
+        return cell, nn.functional.linear(torch.tanh(cell), self.core.hidden_weight(), self.core.linear.bias)
+
+    def outputs(self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None) -> AgentOutput:
+        """The same from a root state."""
         rows = self.core.linear.weight[:, : self.core.input_size].t()  # [A, 4H], what each action adds
         if actions is None:
             hidden = lstm_gates(recurrent.unsqueeze(-2) + rows, cell.unsqueeze(-2)).hidden  # [..., A, H]

@@ -162,11 +162,13 @@ class Agent(nn.Module):
             return (out, state) if outputs == "all" else (out, None)
         if outputs == "all":
             return out | self.action_model(torso), state
+        root = self.action_model.root_state(torso)
         if outputs == "learning":
             with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
-                out |= self.action_model(torso)
+                out |= self.action_model.outputs(*root)
         assert actions is not None
-        return out, self.action_model(torso[:-1], actions[:-1].long())
+        cell, recurrent = (x[:-1] for x in root)
+        return out, self.action_model.outputs(cell, recurrent, actions[:-1].long())
 
     def unroll(
         self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
@@ -223,12 +225,18 @@ class Agent(nn.Module):
         Returns:
           Actions [B], the logits they came from [B, A], and the memory.
         """
+        with torch.no_grad():
+            logits, state = self.policy(params, observations, should_reset, state)
+            return sample_actions(logits, generator), logits, state
+
+    def policy(
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[Tensor, Any]:
+        """What `act` samples from: the logits of one row of observations, [B, A], and the memory."""
         rows = tree_map(lambda x: x.unsqueeze(0), observations)  # [1, B, ...]
         resets = None if should_reset is None else should_reset.unsqueeze(0)
-        with torch.no_grad():
-            out, state = functional_call(self, params, (rows, resets, state), {"outputs": "policy"})
-            logits = out["logits"][0]
-            return sample_actions(logits, generator), logits, state
+        out, state = functional_call(self, params, (rows, resets, state), {"outputs": "policy"})
+        return out["logits"][0], state
 
     def _check(self, observations: Observations) -> None:
         leaves = tree_leaves(observations)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -9,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from disco_torch.agents import sample_actions
-from disco_torch.envs import Environment, EnvStep
+from disco_torch.agents import Agent, actions_from, sample_actions
+from disco_torch.envs import Environment, EnvStep, PureEnvironment
+from disco_torch.kernels import Recorded, Speed
 from disco_torch.types import Observations, Params, Rollout, tree_dataclass, tree_map, tree_stack
 
 
@@ -68,24 +70,89 @@ def collect(
     Row t holds what was seen, done, and what had arrived; what the last action leads to is carried on in the returned
     state and opens the next rollout. Episodes may span rollouts: their statistics are of the whole episode.
     """
-    rollout_rows: list[Rollout] = []
+    seen: list[Rollout] = []
     ended: list[Episodes] = []
-    first_state = actor.memory
+    memory = actor.memory
     for _ in range(rows):
         step = actor.step
-        actions, logits, memory = agent.act(params, step.observations, generator, step.is_first, actor.memory)
-        # A row that a time limit cut shows the last observation of that episode; the agent has acted on the next one's.
-        shown = step.observations if step.final_observations is None else step.final_observations
-        truncations = None if step.final_observations is None else step.truncations
-        rollout_rows.append(Rollout(shown, actions, step.rewards, step.discounts, logits, truncations))
+        actions, logits, next_memory = agent.act(params, step.observations, generator, step.is_first, actor.memory)
+        seen.append(row_of(step, actions, logits))
         env_state, step = env.step(actor.env_state, actions, generator)
-        returns, lengths = actor.returns + step.rewards, actor.lengths + 1
-        ended.append(Episodes(step.episode_ends, returns, lengths))
-        goes_on = (~(step.episode_ends | step.is_first)).to(returns.dtype)
-        actor = ActorState(env_state, step, memory, returns * goes_on, lengths * goes_on)
-    rollout = tree_stack(rollout_rows)
-    rollout.first_state = first_state
-    return rollout, actor, tree_stack(ended)
+        actor, episodes = step_actor(actor, env_state, step, next_memory)
+        ended.append(episodes)
+    return stack_rows(seen, memory), actor, tree_stack(ended)
+
+
+def row_of(step: EnvStep, actions: Tensor, logits: Tensor) -> Rollout:
+    """A row of a rollout, [B, ...]: what a step showed, and what was done on it."""
+    # A row that a time limit cut shows the last observation of that episode; the agent has acted on the next one's.
+    shown = step.observations if step.final_observations is None else step.final_observations
+    truncations = None if step.final_observations is None else step.truncations
+    return Rollout(shown, actions, step.rewards, step.discounts, logits, truncations)
+
+
+def step_actor(actor: ActorState, env_state: Any, step: EnvStep, memory: Any) -> tuple[ActorState, Episodes]:
+    """Where acting stands after a step of the environment, and what ended with it."""
+    returns, lengths = actor.returns + step.rewards, actor.lengths + 1
+    goes_on = (~(step.episode_ends | step.is_first)).to(returns.dtype)
+    after = ActorState(env_state, step, memory, returns * goes_on, lengths * goes_on)
+    return after, Episodes(step.episode_ends, returns, lengths)
+
+
+def stack_rows(rows: list[Rollout], memory: Any) -> Rollout:
+    """A rollout of its rows, with the agent's memory from before the first one."""
+    return dataclasses.replace(tree_stack(rows), first_state=memory)
+
+
+class Collector:
+    """`collect` for one agent and one environment, which may be recorded where the environment is a function of tensors.
+
+    All random numbers of a rollout are drawn at once; on a CPU these are the numbers that `collect` draws one by one.
+
+    Args:
+      agent: who acts.
+      env: where. Any environment that is not of tensors is stepped plainly, at every speed.
+      speed: how to run.
+    """
+
+    def __init__(self, agent: Agent, env: Environment, speed: Speed) -> None:
+        self.agent, self.env = agent, env
+        # Environments are many small operations: to fuse them is quick to do and soon pays.
+        self._step = Recorded(self.act_once, Speed(speed.trace, speed.compile or speed.capture), "acting")
+        # A loop over recorded steps: compiled as one it would be too long.
+        self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection")
+
+    def __call__(
+        self, params: Params, actor: ActorState, rows: int, generator: torch.Generator
+    ) -> tuple[Rollout, ActorState, Episodes]:
+        """See `collect`."""
+        env = self.env
+        if not isinstance(env, PureEnvironment):
+            return collect(self.agent, params, env, actor, rows, generator)
+        draws = env.num_envs * (env.num_actions + env.step_draws + env.episode_draws)
+        uniforms = torch.rand(rows, draws, generator=generator, device=env.device, dtype=torch.float32)
+        return self._rows(params, actor, uniforms)
+
+    def act_once(self, params: Params, actor: ActorState, uniforms: Tensor) -> tuple[ActorState, Rollout, Episodes]:
+        """One step in every copy: a pure function of uniform numbers, [B * A] for the actions, then the environment's."""
+        env = self.env
+        assert isinstance(env, PureEnvironment)
+        own, worlds = uniforms.split([env.num_envs * env.num_actions, uniforms.numel() - env.num_envs * env.num_actions])
+        step = actor.step
+        logits, memory = self.agent.policy(params, step.observations, step.is_first, actor.memory)
+        actions = actions_from(logits, own.view(env.num_envs, -1))
+        row = row_of(step, actions, logits)
+        env_state, step = env.step_with(actor.env_state, actions, worlds.view(env.num_envs, -1))
+        actor, episodes = step_actor(actor, env_state, step, memory)
+        return actor, row, episodes
+
+    def _act_rows(self, params: Params, actor: ActorState, uniforms: Tensor) -> tuple[Rollout, ActorState, Episodes]:
+        rows, ended, memory = [], [], actor.memory
+        for numbers in uniforms.unbind():
+            actor, row, episodes = self._step(params, actor, numbers)
+            rows.append(row)
+            ended.append(episodes)
+        return stack_rows(rows, memory), actor, tree_stack(ended)
 
 
 StepFn = Callable[[Any], tuple[Any, Any, Any]]

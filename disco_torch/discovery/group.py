@@ -27,7 +27,7 @@ from disco_torch.types import Logs, Params, Rollout, Targets, ValueOuts, tree_da
 class Record:
     """One update of all agents, as the way back needs it; all leaves but `eta` are [P, ...].
 
-    `goes_on` is 0 where the agent was replaced after this update: nothing flows back across a death.
+    `goes_on` is 0 where the agent that was updated has been replaced since: nothing of it counts any more.
     """
 
     eta: Params
@@ -195,6 +195,8 @@ class Group:
             self.learners = put(self.learners, agent, learner)
             if not self.lanes:
                 self.values = put(self.values, agent, value)
+            elif agent in failed:  # what it learned from this agent may not be finite, and it would never recover
+                self.values = put(self.values, agent * self.lanes // self.num_agents, value)
             first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
             rows = slice(first * self.config.num_copies, (first + 1) * self.config.num_copies)
             self.acting.worlds[habitat] = put(self.acting.worlds[habitat], rows, world)
@@ -204,8 +206,8 @@ class Group:
             which = torch.tensor(due, device=self.device)
             if self.rings is not None:
                 self.rings.forget(which)
-            if self.window:
-                self.window[-1].goes_on = self.window[-1].goes_on.index_fill(0, which, 0.0)
+            for record in self.window:
+                record.goes_on = record.goes_on.index_fill(0, which, 0.0)
         return len(due)
 
     # What is recorded: pure functions of trees whose leaves are [P, ...].
@@ -257,8 +259,12 @@ class Group:
         share = 1.0 / self.config.window
 
         def one(eta: Params, before: Any, after: Any, rollout: Any, targets: Any, cotangent: Any, on: Any, rate: Any) -> Any:
-            cotangent = tree_map(lambda x: x * on, cotangent)
-            return self.meta_gradient.through_inner_update(eta, before, after, rollout, targets, cotangent, share, rate)
+            def kept(tree: Any) -> Any:
+                # Chosen and not multiplied: a life may have ended because its numbers were not finite.
+                return tree_map(lambda x: torch.where(on > 0, x, torch.zeros_like(x)), tree)
+
+            back = self.meta_gradient.through_inner_update
+            return kept(back(eta, before, after, rollout, targets, kept(cotangent), share, rate))
 
         r = record
         args = (r.eta, r.before, r.after, r.rollout, r.targets, cotangent, r.goes_on, rates)
@@ -329,10 +335,11 @@ class Group:
             grads, cotangent, regularizer, part = self._through(record, cotangent, grads, self.rates)
             regularizers.append(regularizer)
             parts.append(part)
+        counted = torch.stack([record.goes_on for record in self.window]).sum(0)
         if config.updates_per_meta_update == config.window:
             self.window.clear()  # windows do not overlap
-        logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).mean(0) for name in parts[0]}
-        logs["meta_loss"] = loss + torch.stack(regularizers).mean(0)
+        logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
+        logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / config.window  # whose gradient this is
         logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
         logs |= {f"agent/{name}": value for name, value in zip(self._log_names, agent_logs, strict=True)}
         self.ages = [age + updates for age in self.ages]

@@ -55,9 +55,14 @@ class Habitat:
         return len(self.mine)
 
 
-def share_of(total: int, rank: int, size: int) -> list[int]:
-    """Which of `total` agents a process has: as even as can be, in order."""
-    return list(range(total * rank // size, total * (rank + 1) // size))
+def shares_of(config: GroupConfig, rank: int, size: int) -> list[list[int]]:
+    """Which agents of each habitat a process has: a group is split in order, as evenly as can be."""
+    low, high, first = config.num_agents * rank // size, config.num_agents * (rank + 1) // size, 0
+    shares = []
+    for habitat in config.habitats:
+        shares.append(list(range(max(0, low - first), min(habitat.agents, high - first))))
+        first += habitat.agents
+    return shares
 
 
 class Habitats:
@@ -76,8 +81,7 @@ class Habitats:
         # An environment of which no agent is this process's has a copy nevertheless: its numbers are drawn everywhere.
         self.all = [
             Habitat(habitat, make_pure(habitat, max(1, len(mine)) * copies, device), mine)
-            for habitat in config.habitats
-            for mine in [share_of(habitat.agents, rank, size)]
+            for habitat, mine in zip(config.habitats, shares_of(config, rank, size), strict=True)
         ]
         self.num_actions = max(habitat.env.num_actions for habitat in self.all)
         self.observation_size = max(habitat.env.observation_example.numel() for habitat in self.all)

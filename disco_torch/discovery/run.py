@@ -53,7 +53,8 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
         try:
             if resume is not None:
                 folder, content = world.share(lambda: _open(Path(resume), config))
-                session = DiscoverySession(folder.config, world)
+                # All of the rule is in the checkpoint: the file that it began with may be gone.
+                session = DiscoverySession(dataclasses.replace(folder.config, start=""), world)
                 session.load_state_dict(content.pop("session"))
             else:
                 config = config or DiscoverConfig()

@@ -16,21 +16,14 @@ from torch.utils import _pytree as pytree
 
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.group import Group, GroupGradient
-from disco_torch.discovery.habitats import share_of
+from disco_torch.discovery.habitats import shares_of
 from disco_torch.discovery.population_state import load_group, merge_groups, save_group
 from disco_torch.discovery.processes import World
 from disco_torch.discovery.snapshots import load_start, save_snapshot
-from disco_torch.kernels import Speed
+from disco_torch.kernels import SPEEDS
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.training.checkpoint import pack, unpack
 from disco_torch.types import Logs, Params, tree_map
-
-SPEEDS = {
-    "plain": Speed(),
-    "traced": Speed(trace=True),
-    "captured": Speed(trace=True, capture=True),
-    "compiled": Speed(trace=True, compile=True, capture=True),
-}
 
 
 @dataclass
@@ -64,8 +57,9 @@ class DiscoverySession:
         self.rule.to(self.device, dtype).requires_grad_(False)
         self.rule_params: Params = {name: param.detach().clone() for name, param in self.rule.named_parameters()}
         rank, size = self.world.rank, self.world.size
-        if not any(share_of(h.agents, rank, size) for group in config.groups for h in group.habitats):
-            raise ValueError(f"the population must have agents for each of the {size} processes, process {rank} has none.")
+        for r in range(size):  # the same error in all of them
+            if not any(mine for group in config.groups for mine in shares_of(group, r, size)):
+                raise ValueError(f"the population must have agents for each of the {size} processes, process {r} has none.")
         self.groups = [Group(config, i, self.rule, self.device, SPEEDS[name], rank, size) for i in range(len(config.groups))]
         self.opt_states = self._init_optimizers(moments)
         self.counters = DiscoveryCounters(lives=config.num_agents)
@@ -73,11 +67,8 @@ class DiscoverySession:
         self._sums: Logs = {}
         self._summed = 0
         self._last_change = self._zero
-        self._is_warm = False
-        gpu = self.device.type == "cuda" and len(self.groups) > 1
-        self._streams = [torch.cuda.Stream() if gpu else None for _ in self.groups]
         self.lost: list[str] = []
-        """Agents whose meta-gradient was not finite, by name and meta-update, since metrics were last read."""
+        """This process's agents whose meta-gradient was not finite, by name and meta-update."""
 
     def _init_optimizers(self, moments: AdamState | None) -> list[AdamState]:
         """One Adam; or one for each agent, [P, ...], a list with an entry for each group."""
@@ -88,18 +79,22 @@ class DiscoverySession:
 
     def advance(self) -> None:
         """One update of the rule: all agents learn for a while, and their meta-gradients are put together."""
-        gradients = self._advance_groups()
+        gradients = [group.advance(self.rule_params) if group.num_agents else None for group in self.groups]
         finite = [None if g is None else is_finite(g.grads) for g in gradients]
         contributions = [
-            torch.zeros_like(flat(self.rule_params)) if g is None or ok is None else self._contribution(i, g, ok)
+            self._contribution(i, g, ok)
             for i, (g, ok) in enumerate(zip(gradients, finite, strict=True))
+            if g is not None and ok is not None
         ]
         number = sum(int(ok.sum()) for ok in finite if ok is not None)
         total = self.world.sum(torch.cat([torch.stack(contributions).sum(0), self._zero.new_tensor([float(number)])]))
-        mean, number = total[:-1] / total[-1].clamp(min=1.0), int(total[-1])
-        if number:
-            self._change_rule(unflat(mean, self.rule_params))
-        self._keep_logs(gradients, finite, mean)
+        means = total[:-1] / total[-1].clamp(min=1.0)
+        # The gradient, and with an Adam for each agent the change of the rule behind it.
+        parts = means.split(flat(self.rule_params).numel())
+        self._last_change = self._zero
+        if total[-1] > 0:
+            self._change_rule(unflat(parts[-1], self.rule_params))
+        self._keep_logs(gradients, finite, parts[0])
         self._renew(finite)
         config = self.config
         updates = config.updates_per_meta_update
@@ -109,33 +104,19 @@ class DiscoverySession:
             (updates * config.rollout_length + config.valid_length) * config.num_agents * config.num_copies
         )
 
-    def _advance_groups(self) -> list[GroupGradient | None]:
-        """All groups; on a GPU side by side, each in a stream of its own."""
-        gradients: list[GroupGradient | None] = []
-        for group, stream in zip(self.groups, self._streams, strict=True):
-            if stream is None or not self._is_warm:  # while graphs are captured nothing else may run
-                gradients.append(group.advance(self.rule_params) if group.num_agents else None)
-                continue
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                gradients.append(group.advance(self.rule_params) if group.num_agents else None)
-        for stream in self._streams:
-            if stream is not None:
-                torch.cuda.current_stream().wait_stream(stream)
-        self._is_warm = True
-        return gradients
-
     def _contribution(self, i: int, gradient: GroupGradient, ok: Tensor) -> Tensor:
-        """The sum over a group's agents of their gradients or, with an Adam for each, of their changes of the rule."""
+        """The sum over a group's agents of their gradients and, with an Adam for each, of their changes of the rule."""
         # Zero and not a factor of zero: what is not finite stays so under multiplication.
         grads = {name: torch.where(along(ok, g), g, torch.zeros_like(g)) for name, g in gradient.grads.items()}
+        gradients = flat({name: g.sum(0) for name, g in grads.items()})
         if not self.config.adam_per_agent:
-            return flat({name: g.sum(0) for name, g in grads.items()})
+            return gradients
         update = vmap(lambda g, s: adam_update(g, s, self.rule_params, self.config.optimizer))
         changes, after = update(grads, self.opt_states[i])
         before = self.opt_states[i]
         self.opt_states[i] = select(ok, after, before)
-        return flat({name: torch.where(along(ok, c), c, torch.zeros_like(c)).sum(0) for name, c in changes.items()})
+        kept = {name: torch.where(along(ok, c), c, torch.zeros_like(c)).sum(0) for name, c in changes.items()}
+        return torch.cat([gradients, flat(kept)])
 
     def _change_rule(self, mean: Params) -> None:
         if not self.config.adam_per_agent:

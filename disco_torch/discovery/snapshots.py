@@ -48,4 +48,6 @@ def load_start(config: DiscoverConfig) -> tuple[DiscoUpdateRule, AdamState | Non
     if not path.is_file():
         return rule, None
     stored = torch.load(path, map_location="cpu", weights_only=True)
-    return rule, AdamState(stored["mu"], stored["nu"], stored["count"])
+    dtype = getattr(torch, config.dtype)  # the snapshot may be of a discovery in another one
+    mu, nu = ({name: x.to(dtype) for name, x in stored[part].items()} for part in ("mu", "nu"))
+    return rule, AdamState(mu, nu, stored["count"])

@@ -47,6 +47,15 @@ class Speed:
         return cls(trace=True, compile=gpu, capture=gpu)
 
 
+SPEEDS = {
+    "plain": Speed(),
+    "traced": Speed(trace=True),
+    "captured": Speed(trace=True, capture=True),
+    "compiled": Speed(trace=True, compile=True, capture=True),
+}
+"""The settings that runs know by name."""
+
+
 class Recorded:
     """A pure function of trees of tensors, recorded once for each combination of shapes.
 
@@ -70,6 +79,8 @@ class Recorded:
             with torch.no_grad():
                 return self.fn(*args)
         leaves, structure = pytree.tree_flatten(args)
+        # In one order of memory: a recording takes it to be the same ever after, and it decides how sums are rounded.
+        leaves = [leaf.contiguous() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         key = (structure, *(signature(leaf) for leaf in leaves))
         if key not in self._recordings:
             started = time.perf_counter()
@@ -87,9 +98,10 @@ class Recorded:
             filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             with torch.no_grad():
                 flat, out_structure = pytree.tree_flatten(self.fn(*pytree.tree_unflatten(filled, structure)))
-            return flat
+            return [leaf.contiguous() for leaf in flat]
 
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
+        tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
         run: Callable[..., Any] = flat_fn
         flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
         stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
@@ -118,8 +130,10 @@ class Recorded:
 
 
 def signature(leaf: Any) -> Any:
-    """What a recording depends on: of a tensor its shape, dtype and device, of anything else its value."""
-    return (leaf.shape, leaf.dtype, leaf.device) if isinstance(leaf, Tensor) else leaf
+    """What a recording depends on: of a tensor all but its numbers, of anything else its type and value."""
+    if isinstance(leaf, Tensor):
+        return leaf.shape, leaf.stride(), leaf.dtype, leaf.device
+    return type(leaf), leaf
 
 
 def on_gpu(tensors: list[Tensor]) -> bool:
@@ -128,15 +142,30 @@ def on_gpu(tensors: list[Tensor]) -> bool:
 
 def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operations of `fn` as a graph, without repetitions and dead ends."""
-    from torch.fx.passes.dialect.common.cse_pass import CSEPass
+    from torch.fx.passes.dialect.common.cse_pass import CSEPass, get_CSE_banned_ops
 
     graph = make_fx(fn)(*tensors)
     graph.graph.eliminate_dead_code()
-    result = CSEPass()(graph)
+    result = CSEPass(get_CSE_banned_ops() | written_into(graph.graph))(graph)
     simplified = graph if result is None else result.graph_module
     simplified.graph.eliminate_dead_code()
     simplified.recompile()
     return simplified
+
+
+def written_into(graph: fx.Graph) -> set[Any]:
+    """Kinds of operations whose results are written into later: two equal ones of them are not one."""
+    found: set[Any] = set()
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        found.add(node.target.overloadpacket)
+        base = node.args[0]
+        while isinstance(base, fx.Node) and isinstance(base.target, torch._ops.OpOverload):
+            found.add(base.target.overloadpacket)
+            base = base.args[0] if base.target.is_view else None
+    return found
 
 
 def fused(graph: Callable[..., Any], tensors: list[Tensor]) -> Callable[..., Any]:

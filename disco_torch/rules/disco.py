@@ -21,7 +21,7 @@ from disco_torch.rules.base import (
     taken,
     unrolled,
 )
-from disco_torch.rules.losses import categorical_kl, entropy
+from disco_torch.rules.losses import entropy_of_logs, kl_of_logs
 from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
 from disco_torch.types import (
     AgentOutput,
@@ -198,10 +198,8 @@ class DiscoUpdateRule(UpdateRule):
             "normalized_q_td": values.normalized_q_td,
             "target_out": target_out,
         }
-        keep = hyper.target_params_coeff
-        target_params = {
-            name: keep * old + (1.0 - keep) * agent_params[name] for name, old in meta_state.target_params.items()
-        }
+        share = 1.0 - hyper.target_params_coeff
+        target_params = {name: old.lerp(agent_params[name], share) for name, old in meta_state.target_params.items()}
         return targets, DiscoState(rnn_state, adv_state, td_state, target_params)
 
     def agent_loss(
@@ -235,21 +233,25 @@ class DiscoUpdateRule(UpdateRule):
         if not backprop:
             # detached: outside of meta-training nothing learns through the targets.
             pi_hat, y_hat, z_hat = pi_hat.detach(), y_hat.detach(), z_hat.detach()
-        pi_loss = categorical_kl(pi_hat, logits)
-        y_loss = categorical_kl(y_hat, y)
-        z_loss = categorical_kl(z_hat, z)
         # detached: the next policy is what is to be predicted, not moved.
         next_logits = rollout.agent_out["logits"][1:].detach()
-        aux_loss = categorical_kl(next_logits, aux_pi) * rollout.continues()
+        # Each logarithm serves a loss and, below, its log.
+        log_pi, log_y, log_z, log_aux, log_pi_hat, log_next = (
+            torch.log_softmax(x, dim=-1) for x in (logits, y, z, aux_pi, pi_hat, next_logits)
+        )
+        pi_loss = kl_of_logs(log_pi_hat, log_pi)
+        y_loss = kl_of_logs(torch.log_softmax(y_hat, dim=-1), log_y)
+        z_loss = kl_of_logs(torch.log_softmax(z_hat, dim=-1), log_z)
+        aux_loss = kl_of_logs(log_next, log_aux) * rollout.continues()
         loss = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
         with torch.no_grad():
             logs = {
                 "logits": logits.mean(),
                 "y": y.mean(),
                 "z": rollout.agent_out.get("z", z)[:T].mean(),
-                "entropy": entropy(logits).mean(),
-                "y_entropy": entropy(y).mean(),
-                "z_entropy": entropy(z).mean(),
+                "entropy": entropy_of_logs(log_pi).mean(),
+                "y_entropy": entropy_of_logs(log_y).mean(),
+                "z_entropy": entropy_of_logs(log_z).mean(),
                 "pi_loss": pi_loss.mean(),
                 "y_loss": y_loss.mean(),
                 "z_loss": z_loss.mean(),
@@ -257,9 +259,9 @@ class DiscoUpdateRule(UpdateRule):
                 "pi_hat": pi_hat.mean(),
                 "y_hat": y_hat.mean(),
                 "z_hat": z_hat.mean(),
-                "pi_hat_entropy": entropy(pi_hat).mean(),
-                "aux_policy_entropy": entropy(aux_pi).mean(),
-                "aux_target_entropy": entropy(next_logits).mean(),
+                "pi_hat_entropy": entropy_of_logs(log_pi_hat).mean(),
+                "aux_policy_entropy": entropy_of_logs(log_aux).mean(),
+                "aux_target_entropy": entropy_of_logs(log_next).mean(),
             }
         return loss, logs
 

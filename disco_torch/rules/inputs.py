@@ -126,6 +126,13 @@ def _pi_weighted_avg(x: Tensor, context: InputContext) -> Tensor:
     return torch.sum(x * context.policy.unsqueeze(-1), dim=2)
 
 
+def _at_taken(x: Tensor, context: InputContext) -> Tensor:
+    if x.shape[:2] != context.actions.shape or x.ndim != 3:
+        raise ValueError(f"`at_taken` needs [T, B, C], got {list(x.shape)}; it makes an input per action of one per step.")
+    taken = torch.arange(context.policy.shape[2], device=x.device) == context.actions.unsqueeze(-1)  # [T, B, A]
+    return x.unsqueeze(2) * taken.to(x.dtype).unsqueeze(-1)  # [T, B, A, C]
+
+
 def td_pair(x: Tensor) -> Tensor:
     """Rows t and t+1 side by side, so that differences over a step are easy to form, [T+1, B, C] -> [T, B, 2C]."""
     return torch.cat([x[:-1], x[1:]], dim=-1)
@@ -156,7 +163,9 @@ def _normalize(x: Tensor, context: InputContext, key: str) -> Tensor:
 TRANSFORMS: dict[str, Callable[[Tensor, InputContext], Tensor]] = {
     "identity": lambda x, _: x,
     "softmax": lambda x, _: torch.softmax(x, dim=-1),
+    "log_softmax": lambda x, _: torch.log_softmax(x, dim=-1),
     "select_a": _select_a,
+    "at_taken": _at_taken,
     "pi_weighted_avg": _pi_weighted_avg,
     "max_a": lambda x, _: torch.amax(x, dim=2),
     "td_pair": lambda x, _: td_pair(x),
@@ -248,6 +257,21 @@ def _apply(step: str | Callable[[Tensor], Tensor], x: Tensor, context: InputCont
     if step == "normalize":
         return _normalize(x, context, key)
     return TRANSFORMS[step](x, context) if isinstance(step, str) else step(x)
+
+
+def extended_input_option() -> MetaNetInputOption:
+    """Those of Disco103 and three channels an action: the normalised advantage at the taken action, and both policies' logs.
+
+    What a policy gradient is made of is then there from the start, and need not be found as a product of other inputs.
+    """
+    option = disco_input_option()
+    log_policy = ("log_softmax", "stop_grad", "drop_last")
+    more = (
+        TransformConfig("extra_from_rule/normalized_adv", ("stop_grad", "clip", "at_taken")),
+        TransformConfig("agent_out/logits", log_policy),
+        TransformConfig("extra_from_rule/target_out/logits", log_policy),
+    )
+    return MetaNetInputOption(option.base, (*option.action_conditional, *more))
 
 
 def disco_input_option() -> MetaNetInputOption:

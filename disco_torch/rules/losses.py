@@ -12,13 +12,22 @@ from disco_torch.values import log_prob
 def categorical_kl(p_logits: Tensor, q_logits: Tensor) -> Tensor:
     """KL(p || q) of two categorical distributions, [..., N] twice -> [...]. Gradients flow to both."""
     check_shape("q_logits", q_logits, p_logits.shape, "it must match `p_logits`")
-    log_p = torch.log_softmax(p_logits, dim=-1)
-    return torch.sum(torch.exp(log_p) * (log_p - torch.log_softmax(q_logits, dim=-1)), dim=-1)
+    return kl_of_logs(torch.log_softmax(p_logits, dim=-1), torch.log_softmax(q_logits, dim=-1))
 
 
 def entropy(logits: Tensor) -> Tensor:
     """-sum p log p, [..., N] -> [...]."""
-    log_p = torch.log_softmax(logits, dim=-1)
+    return entropy_of_logs(torch.log_softmax(logits, dim=-1))
+
+
+def kl_of_logs(log_p: Tensor, log_q: Tensor) -> Tensor:
+    """`categorical_kl` from the logarithms of the probabilities."""
+    check_shape("log_q", log_q, log_p.shape, "it must match `log_p`")
+    return torch.sum(torch.exp(log_p) * (log_p - log_q), dim=-1)
+
+
+def entropy_of_logs(log_p: Tensor) -> Tensor:
+    """`entropy` from the logarithms of the probabilities."""
     return -torch.sum(torch.exp(log_p) * log_p, dim=-1)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from disco_torch.kernels import reversed_hiddens
 from disco_torch.layers import LSTM, MLP, Linear, LSTMState
 from disco_torch.rules.base import check_rule_inputs
 from disco_torch.rules.inputs import (
@@ -307,12 +308,10 @@ class MetaNet(nn.Module):
           to the parameters and to the inputs that the list does not stop.
         """
         check_rule_inputs(inputs)
-        B = inputs.is_terminal.shape[1]
         shared: dict[str, Tensor] = {}
         normalizers = state.normalizers["net"]
         features, embeddings, normalizers = self.encoder(inputs, normalizers, mean_across_processes, shared)
-        resets = inputs.should_reset_mask_bwd[:-1]
-        x, _ = self.trajectory_rnn.unroll(features, resets, self.trajectory_rnn.initial_state(B), reverse=True)
+        x = reversed_hiddens(self.trajectory_rnn, features, inputs.should_reset_mask_bwd[:-1])
         x = x * self.state_gate(state.hidden)  # [T, B, H]
         pi = self.pi_head(self.policy_target_net(embeddings, x)).squeeze(-1)  # [T, B, A]
         targets: Targets = {

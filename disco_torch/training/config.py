@@ -31,6 +31,9 @@ class TrainConfig:
     """Of everything random in the run."""
     device: str = "auto"
     """`cpu`, `cuda`, or `auto`: the GPU if there is one."""
+    speed: Literal["auto", "plain", "traced", "captured", "compiled"] = "auto"
+    """How to run: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled before, which
+    takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`."""
 
     steps: int = 200_000
     """Environment steps to take, over all copies."""

@@ -45,14 +45,15 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
     """Trains an agent and writes a folder with everything about it.
 
     Args:
-      config: of a new run; when resuming, its `steps` may lengthen the run and its `device` move it.
+      config: of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it.
       resume: the folder of a run to go on with, with its own configuration.
       view: show the live view, where there is a terminal.
     """
     if resume is not None:
         folder = RunFolder.open(Path(resume), extend_to=None if config is None else config.steps)
-        if config is not None and config.device != "auto":
-            folder = folder.with_settings(device=config.device)
+        if config is not None:
+            moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+            folder = folder.with_settings(**moved)
         content = load_checkpoint(folder.checkpoints)
         session = TrainingSession(folder.config)
         session.load_state_dict(content["session"])

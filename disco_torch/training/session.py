@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from disco_torch.agents import Agent
-from disco_torch.data import ActorState, Episodes, Replay, collect, init_actor, memory_resets
+from disco_torch.data import ActorState, Collector, Episodes, Replay, init_actor, memory_resets
 from disco_torch.envs import Environment, make_env
+from disco_torch.kernels import SPEEDS, Recorded, Speed
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.training.checkpoint import pack, unpack
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
-from disco_torch.types import Logs, Rollout, tree_map
+from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
 from disco_torch.weights import load_rule, local_disco103_weights
 
 RECENT_EPISODES = 100
+ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
+"""What a recorded update says in any case; the rest only when metrics are due."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -44,6 +48,21 @@ def resolve_rule(name: str) -> str:
     return "actor-critic" if local_disco103_weights() is None else "disco103"
 
 
+def resolve_speed(name: str, device: torch.device) -> Speed:
+    """The speed of a name; on a CPU most runs are over before a recording has won back the seconds that it takes."""
+    if name == "auto":
+        name = "captured" if device.type == "cuda" else "plain"
+    return SPEEDS[name]
+
+
+@tree_dataclass
+class Learning:
+    """What an update changes: the agent's learner, and the value function beside it where a rule needs one."""
+
+    learner: LearnerState
+    value: ValueFunctionState | None = None
+
+
 @dataclass
 class Counters:
     rollouts: int = 0
@@ -58,6 +77,9 @@ class TrainingSession:
     def __init__(self, config: TrainConfig) -> None:
         self.config = config
         self.device = resolve_device(config.device)
+        self.speed = resolve_speed(config.speed, self.device)
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # TF32, as JAX does
         self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
         self.rule: UpdateRule = load_rule(config.rule).to(self.device)
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
@@ -73,6 +95,8 @@ class TrainingSession:
         if self.value_function is not None:
             self.value_state = self.value_function.init(self.generator)
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
+        self._collect = Collector(self.agent, self.env, self.speed)
+        self._learn = Recorded(self.learn, self.speed, "the update")
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
@@ -94,30 +118,43 @@ class TrainingSession:
         """One rollout and its updates."""
         config, counters = self.config, self.counters
         params = self.learner_state.params
-        rollout, actor, episodes = collect(self.agent, params, self.env, self.actor, config.rollout_length, self.generator)
-        self.actor = actor
+        rollout, self.actor, episodes = self._collect(params, self.actor, config.rollout_length, self.generator)
         self.replay.add(rollout)
         self.unread.append(episodes)
         counters.rollouts += 1
         counters.steps += config.steps_per_rollout
         if len(self.replay) < min(config.batch_size, config.replay_capacity):
             return
-        for _ in range(config.updates_per_rollout):
-            self._update(self.replay.sample(config.batch_size, self.generator, config.num_fresh))
+        for i in range(config.updates_per_rollout):
+            last = i == config.updates_per_rollout - 1
+            self._update(
+                self.replay.sample(config.batch_size, self.generator, config.num_fresh), last and self._logs_are_due()
+            )
 
-    def _update(self, batch: Rollout) -> None:
-        value_out = None
-        if self.value_function is not None and self.value_state is not None:
-            with torch.no_grad():
-                out, _ = self.agent.unroll(
-                    self.learner_state.params, batch.observations, memory_resets(batch), batch.first_state
-                )
-            self.value_state, value_out, _ = self.value_function.update(self.value_state, batch, out["logits"])
-        rate = learning_rate(self.config, self.counters.steps)
-        self.learner_state, self.logs = self.learner.update(
-            self.learner_state, batch, value_out=value_out, learning_rate=rate
-        )
+    def _logs_are_due(self) -> bool:
+        """Whether metrics are written after this rollout. Compiled, all logs cost less than a second recording."""
+        counters, config = self.counters, self.config
+        return self.speed.compile or counters.rollouts % config.log_every == 0 or counters.steps >= config.steps
+
+    def _update(self, batch: Rollout, all_logs: bool) -> None:
+        like = next(iter(self.learner_state.params.values()))
+        # A tensor: a recording takes any other number to be the same ever after.
+        rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
+        after, self.logs = self._learn(Learning(self.learner_state, self.value_state), batch, rate, all_logs)
+        self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
+
+    def learn(self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool) -> tuple[Learning, Logs]:
+        """One update: a pure function, which is what gets recorded. What it does not return is not computed then."""
+        value_state, value_out = state.value, None
+        if self.value_function is not None and value_state is not None:
+            resets = memory_resets(batch)
+            out, _ = self.agent.unroll(state.learner.params, batch.observations, resets, batch.first_state)
+            value_state, value_out, _ = self.value_function.update(value_state, batch, out["logits"])
+        learner_state, logs = self.learner.update(state.learner, batch, value_out=value_out, learning_rate=rate)
+        if not all_logs:
+            logs = {name: logs[name] for name in ALWAYS_LOGGED}
+        return Learning(learner_state, value_state), logs
 
     def read_episodes(self) -> list[tuple[float, float]]:
         """Returns and lengths of the episodes that ended since the last call."""

@@ -67,7 +67,8 @@ def two_hot_bins(x: Tensor, num_bins: int, max_abs_value: float) -> tuple[Tensor
     lower_value = lower / (num_bins - 1) * span - max_abs_value
     upper_value = upper / (num_bins - 1) * span - max_abs_value
     share = (upper_value - x) / (upper_value - lower_value + TWO_HOT_EPSILON)
-    return lower.long(), upper.long(), share
+    # Kept in range: a value that is not finite has no bins, and an index out of range would end the process on a GPU.
+    return lower.long().clamp(0, num_bins - 1), upper.long().clamp(0, num_bins - 1), share
 
 
 def two_hot(x: Tensor, num_bins: int, max_abs_value: float) -> Tensor:
@@ -82,4 +83,6 @@ def from_two_hot(probs: Tensor, max_abs_value: float) -> Tensor:
     check_floating("probs", check_tensor("probs", probs))
     check_bins(probs.shape[-1], max_abs_value)
     bins = torch.linspace(-max_abs_value, max_abs_value, probs.shape[-1], dtype=probs.dtype, device=probs.device)
+    if probs.device.type == "cpu":
+        return probs @ bins  # no product of the size of `probs`; on a GPU it might be rounded to TF32
     return torch.sum(probs * bins, dim=-1)

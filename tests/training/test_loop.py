@@ -226,7 +226,7 @@ def test_an_environment_that_fails_stops_the_run_behind_a_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(small_config(tmp_path))
-    step, calls = Catch.step, 0
+    step, calls = Catch.step_with, 0
 
     def failing(*args: Any) -> Any:
         nonlocal calls
@@ -236,7 +236,7 @@ def test_an_environment_that_fails_stops_the_run_behind_a_checkpoint(
         return step(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Catch, "step", failing)
+        patch.setattr(Catch, "step_with", failing)
         with pytest.raises(EnvironmentFailure, match="step 40 in copy 1: the ball is lost"):
             run(small_config(tmp_path, name="failing"))
     folder = tmp_path / "failing"

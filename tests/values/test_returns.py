@@ -17,6 +17,7 @@ from disco_torch.values import (
     select_action,
     vtrace,
 )
+from disco_torch.values.returns import backward_sums
 
 
 @dataclass(frozen=True)
@@ -224,6 +225,28 @@ def test_log_prob_is_the_log_softmax_of_the_taken_action() -> None:
     logits = torch.tensor([[[1.0, 2.0, 4.0]]])
     got = log_prob(logits, torch.tensor([[1]]))
     torch.testing.assert_close(got, torch.log(torch.softmax(logits, -1)[..., 1]))
+
+
+@given(st.integers(0, 10**6), st.integers(1, 40), st.integers(1, 3), st.booleans())
+def test_backward_sums_are_a_loop_from_the_last_step(seed: int, T: int, B: int, ends: bool) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    terms = torch.randn(T, B, generator=generator, dtype=torch.float64)
+    decays = 1.2 * torch.rand(T, B, generator=generator, dtype=torch.float64)
+    if ends:
+        decays = decays * (torch.rand(T, B, generator=generator) > 0.3)
+    kept = terms.clone(), decays.clone()
+    wanted, after = [], torch.zeros(B, dtype=torch.float64)
+    for t in reversed(range(T)):
+        after = terms[t] + decays[t] * after
+        wanted.append(after)
+    assert_equal(backward_sums(terms, decays), torch.stack(wanted[::-1]))
+    assert torch.equal(terms, kept[0]) and torch.equal(decays, kept[1])
+
+
+def test_backward_sums_can_be_differentiated() -> None:
+    s = make_steps(0, 6)
+    terms, decays = s.rewards.requires_grad_(), s.rho.requires_grad_()
+    assert torch.autograd.gradcheck(backward_sums, (terms, decays))
 
 
 ROWS, STEPS = torch.zeros(4, 2), torch.zeros(3, 2)

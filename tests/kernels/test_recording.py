@@ -1,0 +1,239 @@
+"""Recorded functions: they give what the plain function gives, run its Python once, and say where a stage fails."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+from disco_torch.kernels import Recorded, Speed
+from disco_torch.kernels.recording import copy_all, on_gpu, signature
+from disco_torch.types import tree_dataclass
+
+TRACED = Speed(trace=True)
+
+
+class Counted:
+    """A function that counts how often its Python runs."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.calls = fn, 0
+
+    def __call__(self, *args: Any) -> Any:
+        self.calls += 1
+        return self.fn(*args)
+
+
+@tree_dataclass
+class Pair:
+    first: Tensor
+    second: Tensor | None = None
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def energy(w: Tensor, x: Tensor) -> Tensor:
+    return torch.log_softmax(torch.tanh(x @ w), dim=-1).square().mean()
+
+
+def gradients(w: Tensor, x: Tensor) -> Tensor:
+    return vmap(grad(energy), in_dims=(0, None))(w, x)
+
+
+def curvature(w: Tensor, x: Tensor) -> Any:
+    return jvp(lambda w: grad(energy, argnums=(0, 1))(w, x), (w,), (torch.ones_like(w),))
+
+
+def batched_curvature(w: Tensor, x: Tensor) -> Any:
+    return vmap(curvature, in_dims=(0, None))(w, x)
+
+
+def assert_same(got: Any, want: Any) -> None:
+    torch.testing.assert_close(got, want, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shape"), [(energy, (3, 4)), (gradients, (2, 3, 4)), (curvature, (3, 4)), (batched_curvature, (2, 3, 4))]
+)
+def test_traced_is_the_plain_function(fn: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    plain, recorded = Counted(fn), Counted(fn)
+    traced = Recorded(recorded, TRACED)
+    for seed in range(3):
+        args = draw(*shape, seed=seed), draw(5, 3, seed=10 + seed)
+        torch.testing.assert_close(traced(*args), plain(*args), rtol=1e-12, atol=1e-14)
+        if seed == 0:
+            once = recorded.calls
+    assert plain.calls == 3 and recorded.calls == once, "other data of the same shapes must not run Python again"
+    assert traced.warm_up_seconds > 0
+
+
+def test_without_stages_it_is_the_function_itself_without_a_graph() -> None:
+    fn = Counted(lambda x: x * 2)
+    plain = Recorded(fn, Speed())
+    x = draw(3).requires_grad_()
+    assert not plain(x).requires_grad and plain(x).tolist() == (2 * x).tolist()
+    assert fn.calls == 3 - 1 and plain.warm_up_seconds == 0
+    assert not Recorded(fn, TRACED)(x).requires_grad
+
+
+@pytest.mark.parametrize("other", [draw(4), draw(3).float(), draw(3, 1)], ids=["size", "dtype", "rank"])
+def test_another_kind_of_tensor_is_recorded_anew(other: Tensor) -> None:
+    fn = Counted(lambda x: x.sum() + x.shape[0])
+    recorded = Recorded(fn, TRACED)
+    first = draw(3)
+    assert_same(recorded(first), fn.fn(first))
+    calls = fn.calls
+    assert_same(recorded(other), fn.fn(other))
+    assert fn.calls > calls
+    calls = fn.calls
+    for x in (first + 1, other + 1):  # both are kept
+        assert_same(recorded(x), fn.fn(x))
+    assert fn.calls == calls
+
+
+def test_what_is_no_tensor_is_part_of_the_recording() -> None:
+    fn = Counted(lambda x, power, sign: sign * x**power if sign else x**power)
+    recorded = Recorded(fn, TRACED)
+    x = draw(3)
+    for power, sign in ((2, 1), (3, 1), (2, None), (2, -1), (2, 1)):
+        assert_same(recorded(x, power, sign), fn.fn(x, power, sign))
+    calls = fn.calls
+    assert_same(recorded(x + 1, 2, None), (x + 1) ** 2)
+    assert fn.calls == calls
+
+
+def test_trees_come_and_go_as_they_are() -> None:
+    def swap(pair: Pair, more: dict[str, list[Tensor]]) -> tuple[Pair, dict[str, Tensor]]:
+        second = pair.first if pair.second is None else pair.second + 1
+        return Pair(more["x"][0] * 2, None), {"second": second}
+
+    recorded = Recorded(swap, TRACED)
+    for pair in (Pair(draw(2), draw(3)), Pair(draw(2)), Pair(draw(2, seed=1), draw(3, seed=2))):
+        got, want = (fn(pair, {"x": [draw(4)]}) for fn in (recorded, swap))
+        assert isinstance(got[0], Pair) and got[0].second is None and got[1].keys() == {"second"}
+        assert_same((got[0].first, got[1]), (want[0].first, want[1]))
+
+
+def test_later_outputs_leave_earlier_ones_alone() -> None:
+    recorded = Recorded(lambda x: (x + 1, torch.cumsum(x, 0)), TRACED)
+    first = recorded(draw(3))
+    kept = [x.clone() for x in first]
+    second = recorded(draw(3, seed=1))
+    assert_same(list(first), kept)
+    pointers = {x.data_ptr() for x in (*first, *second)}
+    assert len(pointers) == 4
+    second[0].zero_()
+    assert_same(recorded(draw(3, seed=1))[0], draw(3, seed=1) + 1)
+
+
+def test_what_depends_on_the_data_runs_plain_and_one_line_says_so() -> None:
+    def turn(x: Tensor) -> Tensor:
+        return x + 1 if x.sum() > 0 else x - 1
+
+    recorded = Recorded(turn, TRACED, name="the turn")
+    x = draw(3).abs()
+    with pytest.warns(UserWarning, match=r"^could not trace the turn \(\w+: .*\); it runs without\.$") as caught:
+        assert_same(recorded(x), x + 1)
+    assert len(caught) == 1 and "\n" not in str(caught[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(recorded(-x), -x - 1)  # by the plain function, on its own data, without another word
+
+
+@pytest.mark.parametrize("speed", [Speed(), TRACED, Speed(trace=True, compile=True)])
+def test_an_error_of_the_function_is_its_own(speed: Speed) -> None:
+    def strict(x: Tensor) -> Tensor:
+        if x.ndim != 2:
+            raise ValueError(f"`x` must be a matrix, got {list(x.shape)}.")
+        return x.t()
+
+    recorded = Recorded(strict, speed)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(2):
+            with pytest.raises(ValueError, match=r"^`x` must be a matrix, got \[3\]\.$"):
+                recorded(draw(3))
+
+
+def test_a_compiler_that_fails_leaves_the_traced_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("no compiler\nand a long story")
+
+    monkeypatch.setattr("disco_torch.kernels.recording.fused", broken)
+    fn = Counted(lambda x: x * 3)
+    recorded = Recorded(fn, Speed(trace=True, compile=True), name="tripling")
+    with pytest.warns(UserWarning, match=r"^could not compile tripling \(RuntimeError: no compiler\); it runs without\.$"):
+        assert_same(recorded(draw(3)), draw(3) * 3)
+    calls = fn.calls
+    assert_same(recorded(draw(3, seed=1)), draw(3, seed=1) * 3)
+    assert fn.calls == calls
+
+
+@pytest.mark.slow
+def test_compiled_is_the_plain_function() -> None:
+    fn = Counted(gradients)
+    compiled = Recorded(fn, Speed(trace=True, compile=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for seed in range(2):
+            args = draw(2, 3, 4, seed=seed), draw(5, 3, seed=seed)
+            torch.testing.assert_close(compiled(*args), gradients(*args), rtol=1e-12, atol=1e-14)
+
+
+def test_capture_does_nothing_on_a_cpu() -> None:
+    recorded = Recorded(lambda x: x + 1, Speed(trace=True, capture=True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert_same(recorded(draw(3)), draw(3) + 1)
+    assert not on_gpu([draw(3)]) and not on_gpu([])
+
+
+def test_one_tensor_as_two_arguments_is_two_when_they_differ() -> None:
+    recorded = Recorded(lambda x, y: x - 2 * y, TRACED)
+    x, y = draw(3), draw(3, seed=1)
+    assert_same(recorded(x, x), x - 2 * x)
+    assert_same(recorded(x, y), x - 2 * y)
+    assert_same(recorded(y, x), y - 2 * x)
+
+
+def test_copy_all_copies_whatever_lies_how() -> None:
+    sources = [draw(3), draw(2, 3).t(), draw(4).float(), torch.arange(5), draw(), draw(0), draw(2, 2, seed=1)]
+    destinations = [torch.zeros(x.shape, dtype=x.dtype) for x in sources]
+    destinations[-1] = torch.zeros(2, 2, dtype=torch.float64).t()
+    places = [x.data_ptr() for x in destinations]
+    copy_all(sources, destinations)
+    assert_same(destinations, [x.clone() for x in sources])
+    assert [x.data_ptr() for x in destinations] == places
+    with pytest.raises(ValueError, match="shorter"):
+        copy_all(sources, destinations[:-1])
+
+
+def test_the_layout_of_an_input_may_change() -> None:
+    recorded = Recorded(lambda x: x.reshape(-1) * 2, TRACED)
+    for x in (draw(2, 3), draw(3, 2).t()):
+        assert_same(recorded(x), x.reshape(-1) * 2)
+
+
+def test_equal_values_of_other_types_are_recorded_apart() -> None:
+    assert len({signature(value) for value in (1, 1.0, True)}) == 3
+    recorded = Recorded(lambda x, factor: x * factor, TRACED)
+    x = torch.arange(3)
+    assert [recorded(x, factor).dtype for factor in (1, 1.0)] == [torch.int64, torch.float32]
+
+
+def test_what_is_written_into_is_not_shared() -> None:
+    """Derivatives write into fresh tensors of their own, each into another one even where they begin alike."""
+
+    def scatter(x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        first[0], second[1] = x[0], x[1]
+        return first, second
+
+    assert_same(Recorded(scatter, TRACED)(draw(2, 3)), scatter(draw(2, 3)))
