@@ -24,10 +24,10 @@ def make_work(rule: str, speed: str, num_envs: int, device: str, loops: int) -> 
     config = PRESETS["catch"][1]
     changes = {"rule": rule, "device": device, "speed": speed, "num_envs": num_envs, "log_every": loops, "steps": 10**9}
     session = TrainingSession(dataclasses.replace(config, **changes))  # type: ignore[arg-type]
-    while len(session.replay) < config.batch_size - num_envs:  # until learning begins
-        session.advance()
 
     def work(i: int) -> None:
+        while session.counters.updates == 0:  # the replay is filled in the first run
+            session.advance()
         for _ in range(loops):
             session.advance()
         session.read_episodes()

@@ -174,7 +174,7 @@ class UnrolledLSTM(torch.autograd.Function):
 
 
 class OnceDifferentiable(torch.autograd.Function):
-    """Passes tensors on and refuses to be differentiated: a derivative that is not there must not come out as a wrong one."""
+    """Passes tensors on and refuses to be differentiated: a second derivative would come out wrong, in silence."""
 
     generate_vmap_rule = True
 

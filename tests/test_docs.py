@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from disco_torch import Agent, Learner, Replay, collect, init_actor
+from disco_torch import (
+    AdamConfig,
+    Agent,
+    AgentConfig,
+    DiscoUpdateRule,
+    DiscoverConfig,
+    Learner,
+    Replay,
+    ValueFunction,
+    ValueFunctionConfig,
+    collect,
+    init_actor,
+)
+from disco_torch.discovery import PRESETS as DISCOVERIES
+from disco_torch.discovery import MetaLossWeights
 from disco_torch.envs import Catch
 
 ROOT = Path(__file__).parents[1]
@@ -43,6 +58,45 @@ def test_the_rule_of_a_page_learns_catch() -> None:
         caught.append((episodes.returns[episodes.ends] > 0).float().mean())
     # A paddle that does not move catches 1 ball in 3.
     assert float(torch.stack(caught[-50:]).mean()) > 0.6
+
+
+def test_the_population_of_a_page_is_discovered_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    exec(blocks("docs/discovery.md")[0], namespace)
+    result = namespace["result"]
+    assert result.rule == Path("runs/discovery-seed0/rules/rule-000002.safetensors") and result.rule.is_file()
+    assert set(result.final_returns) == {"catch", "chain", "grid"}
+    # The folder is the one that is drawn there.
+    drawn = re.findall(r"^      (\S+?)/? +\S", (ROOT / "docs/discovery.md").read_text(), flags=re.M)
+    assert len(drawn) >= 5
+    for name in drawn:
+        assert (result.folder / name.rstrip(",")).exists()
+
+
+def test_the_meta_gradient_of_a_page() -> None:
+    env, rule, generator = Catch(2, rows=4, columns=3), DiscoUpdateRule(), torch.Generator().manual_seed(0)
+    agent = Agent(env.observation_example, 3, rule.outputs(3), AgentConfig((8,), 4, (4,)))
+    learner, values = Learner(agent, rule), ValueFunction(env.observation_example)
+    state, actor = learner.init(generator), init_actor(agent, env, generator)
+    rollout, *_ = collect(agent, state.params, env, actor, 4, generator)
+    namespace: dict[str, Any] = {"env": env, "rule": rule, "learner": learner, "learner_state": state}
+    namespace |= {"value_state": values.init(generator), "train_rollouts": [rollout] * 2, "valid_rollout": rollout}
+    exec(blocks("docs/discovery.md")[1], namespace)
+    assert namespace["result"].grads.keys() == dict(rule.named_parameters()).keys()
+
+
+def test_the_loops_of_a_page_are_the_presets() -> None:
+    names = {"AdamConfig": AdamConfig, "ValueFunctionConfig": ValueFunctionConfig, "MetaLossWeights": MetaLossWeights}
+    text = (ROOT / "docs/discovery.md").read_text()
+    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)`[^|]*\| `([^`]*)`[^|]*\| `([^`]*)`[^|]*\|$", text, flags=re.M)
+    columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3)]
+    assert len(rows) == 16
+    for column, preset in zip(columns, ("notebook", "grove5"), strict=False):
+        config = DISCOVERIES[preset][1]
+        assert column == {name: getattr(config, name) for name in column}
+    paper = DiscoverConfig(**columns[2])
+    assert (paper.num_fresh, paper.num_copies, paper.updates_per_meta_update) == (10, 48, 1)
 
 
 @pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])

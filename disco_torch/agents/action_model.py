@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from disco_torch.layers import LSTM, MLP, Linear, lstm_gates
 from disco_torch.types import AgentOutput
+
+CACHED = 2**19
+"""So many numbers stay in a CPU's cache."""
 
 
 class ActionModel(nn.Module):
@@ -39,11 +44,27 @@ class ActionModel(nn.Module):
 
     def outputs(self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None) -> AgentOutput:
         """The same from a root state."""
-        rows = self.core.linear.weight[:, : self.core.input_size].t()  # [A, 4H], what each action adds
-        if actions is None:
-            hidden = lstm_gates(recurrent.unsqueeze(-2) + rows, cell.unsqueeze(-2)).hidden  # [..., A, H]
-        else:
-            hidden = lstm_gates(recurrent + nn.functional.embedding(actions, rows), cell).hidden  # [..., H]
+        # [A, 4H], what each action adds; contiguous, since all rows of a batch read it.
+        rows = self.core.linear.weight[:, : self.core.input_size].t().contiguous()
+        if actions is not None:
+            return self._read(lstm_gates(recurrent + nn.functional.embedding(actions, rows), cell).hidden)  # [..., H]
+        together = max(1, CACHED // (rows.shape[0] * cell.shape[-1]))
+        states = math.prod(cell.shape[:-1])
+        wrapped = is_functorch_wrapped_tensor(cell) or is_functorch_wrapped_tensor(rows)
+        if torch.is_grad_enabled() or cell.device.type != "cpu" or wrapped or states <= together:
+            return self._of_all(cell, recurrent, rows)
+        # A few states at a time: what lies between root and outputs is many times as large as both.
+        pairs = zip(cell.flatten(0, -2).split(together), recurrent.flatten(0, -2).split(together), strict=True)
+        parts = [self._of_all(*pair, rows) for pair in pairs]
+        return {name: torch.cat([part[name] for part in parts]).unflatten(0, cell.shape[:-1]) for name in self.heads}
+
+    def _of_all(self, cell: Tensor, recurrent: Tensor, rows: Tensor) -> AgentOutput:
+        # Gate by gate: the sum of them all would be the largest tensor of the model.
+        parts = zip(recurrent.unsqueeze(-2).chunk(4, dim=-1), rows.chunk(4, dim=-1), strict=True)
+        i, g, f, o = (part + row for part, row in parts)  # [..., A, H] each, see `lstm_gates`
+        cells = torch.sigmoid(f + 1.0) * cell.unsqueeze(-2) + torch.sigmoid(i) * torch.tanh(g)
         # Broadcasting may have left another order of memory, which would make each head a batch of small products.
-        hidden = hidden.contiguous()
+        return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous())
+
+    def _read(self, hidden: Tensor) -> AgentOutput:
         return {name: head(hidden) for name, head in self.heads.items()}

@@ -11,7 +11,7 @@ from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
 from disco_torch.discovery.meta_loss import MetaLossWeights
 from disco_torch.optim import AdamConfig
-from disco_torch.rules import DiscoConfig
+from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
 from disco_torch.training import ValueFunctionConfig
 
 Setting = bool | int | float | str
@@ -180,14 +180,67 @@ class DiscoverConfig:
         return round(self.batch_size * (1.0 - self.replayed_share)) if self.replay_capacity else self.batch_size
 
 
+NO_CLIP = 1e9
+"""As `max_abs_update`: what Adam's update never reaches."""
+
+GROVE5 = DiscoverConfig(
+    groups=(
+        GroupConfig(
+            (
+                HabitatConfig("catch-variants", agents=14),
+                HabitatConfig("chain", agents=6),
+                HabitatConfig("crossing", agents=8),
+            ),
+            AgentConfig(dense=(128,), lstm_size=64, head_mlp_hiddens=(64,)),
+            learning_rates=(1e-3, 2e-3, 4e-3),
+        ),
+        GroupConfig(
+            (HabitatConfig("grid", agents=14), HabitatConfig("gatherer", agents=10)),
+            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,)),
+            learning_rates=(5e-4, 1e-3, 3e-3),
+        ),
+    ),
+    rule=DiscoConfig(
+        net=MetaNetConfig(
+            prediction_size=64,
+            hidden_size=128,
+            policy_channels=(16, 8),
+            policy_target_channels=(64,),
+            policy_target_stddev=1.0,
+            meta_rnn=MetaRNNConfig(hidden_size=64),
+            input_option=extended_input_option(),
+        ),
+        value_discount=0.99,
+        num_bins=81,
+        max_abs_value=20.0,
+    ),
+    meta_updates=1351,
+    window=6,
+    rollout_length=14,
+    valid_length=20,
+    fresh_validation=True,
+    num_envs=32,
+    valid_envs=64,
+    batch_size=48,
+    replay_capacity=1024,
+    replayed_share=0.5,
+    lifetimes=(100, 200, 400, 1000),
+    optimizer=AdamConfig(learning_rate=1.5e-3, max_abs_update=NO_CLIP),
+    value_function=ValueFunctionConfig(dense=(128,), aligned=True),
+)
+"""Found in 7 minutes on one H200. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or
+the rule gets no signal."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
     "notebook": (
         "the released notebook's: 2 agents on 5x5 Catch, from random weights",
         DiscoverConfig(
-            groups=(GroupConfig((HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2),), NOTEBOOK_AGENT),)
+            groups=(GroupConfig((HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2),), NOTEBOOK_AGENT),),
+            optimizer=AdamConfig(learning_rate=5e-4, max_abs_update=NO_CLIP),
         ),
     ),
+    "grove5": ("the embedded rule's: 52 agents in levels of 5 families, from random weights", GROVE5),
 }
 """Named settings, each with what it is for."""

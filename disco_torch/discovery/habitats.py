@@ -176,6 +176,11 @@ def policy_logits(agent: Agent, params: Params, observations: Tensor) -> Tensor:
 
 
 def make_pure(config: HabitatConfig, copies: int, device: torch.device) -> PureEnvironment:
+    if "level_seed" in config.env_args:
+        raise ValueError(
+            f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
+            f"{config.env!r}; every life draws a level of its own."
+        )
     env = make_env(config.env, copies, device=device, **config.env_args)
     if not isinstance(env, PureEnvironment):
         raise ValueError(

@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from disco_torch.checks import check_actions, check_positive, check_shape
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
+from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.reset_modes import reset_mode_of
 from disco_torch.envs.spaces import BadOutput, observation_example, observation_tensors, stack_observations
 from disco_torch.envs.vector_failures import close_workers, trace_failure
@@ -252,10 +253,10 @@ def make_gymnasium(
 
 
 def _unknown_id(env_id: str) -> str:
-    known = {name.lower(): name for name in ["catch", *gymnasium.registry]}
+    known = {name.lower(): name for name in ["catch", *FAMILIES, *gymnasium.registry]}
     near = [known[match] for match in difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)]
     return (
-        f"`name` must be 'catch' or an environment that Gymnasium knows, got {env_id!r}; "
+        f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}; "
         + (f"did you mean {', '.join(map(repr, near))}? " if near else "")
         + "An environment of another package is known once that package is imported, as in 'package:Name-v0'."
     )

@@ -17,6 +17,7 @@ from disco_torch.rules.inputs import (
     MetaNetInputOption,
     TransformConfig,
     disco_input_option,
+    extended_input_option,
 )
 from disco_torch.rules.losses import categorical_kl, entropy, policy_gradient_loss
 from disco_torch.rules.meta_net import (
@@ -48,6 +49,7 @@ __all__ = [
     "categorical_kl",
     "disco_input_option",
     "entropy",
+    "extended_input_option",
     "policy_gradient_loss",
     "resolve_hyper_params",
 ]

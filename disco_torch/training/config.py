@@ -14,17 +14,23 @@ from disco_torch.optim import AdamConfig
 Setting = bool | int | float | str
 
 
+SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
+"""For environments whose observation is a few hundred numbers."""
+
+# Position, velocity, angle and angular velocity, each to about unit size.
+CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
+
+
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. The defaults suit small environments; see the presets for settings that were measured."""
+    """A training run. The defaults suit small environments and the embedded rule; see the presets for others."""
 
     env: str = "catch"
-    """`catch`, or the id of a Gymnasium environment with discrete actions."""
+    """`catch`, a family of levels such as `grid`, or the id of a Gymnasium environment with discrete actions."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
     rule: str = "auto"
-    """`disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: Disco103 if its weights are at hand, else
-    actor-critic."""
+    """`grove5`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: the embedded rule, `grove5`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
@@ -35,24 +41,24 @@ class TrainConfig:
     """How to run: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled before, which
     takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`."""
 
-    steps: int = 200_000
+    steps: int = 256_000
     """Environment steps to take, over all copies."""
-    num_envs: int = 4
+    num_envs: int = 16
     """Copies of the environment that step together."""
-    rollout_length: int = 30
+    rollout_length: int = 16
     """Rows of each rollout: the observations and actions between two updates."""
     batch_size: int = 64
     """Trajectories an update learns from."""
     updates_per_rollout: int = 1
     """Updates after each rollout."""
-    replay_capacity: int = 1024
+    replay_capacity: int = 256
     """Trajectories to keep for replay."""
-    replayed_share: float = 1.0
+    replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
 
-    agent: AgentConfig = field(default_factory=AgentConfig)
+    agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
     """The agent's network."""
-    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=1e-3))
+    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=2e-3))
     """Adam: learning rate, clip of the update, weight decay."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Of the learning rate; `cosine` falls to 0 at the last step."""
@@ -108,12 +114,25 @@ class TrainConfig:
 
 def _notebook(**changes: object) -> TrainConfig:
     """The reference's evaluation notebook: two copies of 8x8 Catch, rollouts of 29 rows, 1000 of them."""
-    config = TrainConfig(env="catch", num_envs=2, rollout_length=29, steps=58_000, optimizer=AdamConfig(learning_rate=1e-2))
+    config = TrainConfig(
+        env="catch",
+        num_envs=2,
+        rollout_length=29,
+        steps=58_000,
+        replay_capacity=1024,
+        replayed_share=1.0,
+        agent=AgentConfig(),
+        optimizer=AdamConfig(learning_rate=1e-2),
+    )
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
 
 
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
-    "default": ("settings for small environments", TrainConfig()),
+    "default": ("settings for small environments, with the embedded rule", TrainConfig()),
+    "catch-grove5": (
+        "8x8 Catch with the embedded rule",
+        TrainConfig(env="catch", rule="grove5", optimizer=AdamConfig(learning_rate=3e-3)),
+    ),
     "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
     "catch-actor-critic": (
         "8x8 Catch with actor-critic",
@@ -133,8 +152,12 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             env="CartPole-v1",
             rule="disco103",
             steps=240_000,
-            # Position, velocity, angle and angular velocity, each to about unit size.
-            agent=AgentConfig(observation_scale=(0.4, 0.5, 5.0, 0.5)),
+            num_envs=4,
+            rollout_length=30,
+            replay_capacity=1024,
+            replayed_share=1.0,
+            agent=AgentConfig(observation_scale=CARTPOLE_SCALE),
+            optimizer=AdamConfig(learning_rate=1e-3),
         ),
     ),
 }

@@ -13,7 +13,7 @@ import torch
 from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
 from disco_torch.data import init_actor
-from disco_torch.envs import Environment, make_env
+from disco_torch.envs import FAMILIES, Environment, make_env
 from disco_torch.files import replacing
 from disco_torch.training.checkpoint import load_checkpoint
 from disco_torch.training.folder import RunFolder
@@ -110,7 +110,7 @@ def record(
     """Writes an animated GIF of one episode and returns its number of frames."""
     from PIL import Image
 
-    is_gymnasium = trained.folder.config.env != "catch"
+    is_gymnasium = trained.folder.config.env not in ("catch", *FAMILIES)
     env = trained.make_env(1, **({"render_mode": "rgb_array"} if is_gymnasium else {}))
     generator = torch.Generator(env.device).manual_seed(seed)
     actor = init_actor(trained.agent, env, generator)

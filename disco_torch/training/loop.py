@@ -10,6 +10,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from disco_torch.analysis import plot_curves
 from disco_torch.envs import EnvironmentFailure
 from disco_torch.training.checkpoint import load_checkpoint, save_checkpoint
@@ -156,7 +158,9 @@ class _Loop:
         if finished:
             metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
         self._check_finite()
-        return metrics | {name: float(value) for name, value in session.logs.items()}
+        logs = session.logs
+        numbers = torch.stack(list(logs.values())).tolist() if logs else []  # one transfer from the device
+        return metrics | dict(zip(logs, numbers, strict=True))
 
     def _check_finite(self) -> None:
         """Raises where learning has diverged, before a checkpoint or a line of metrics would hold it."""

@@ -23,7 +23,7 @@ from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
-from disco_torch.weights import load_rule, local_disco103_weights
+from disco_torch.weights import load_rule
 
 RECENT_EPISODES = 100
 ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
@@ -42,10 +42,10 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_rule(name: str) -> str:
-    """A rule's name, or the whole path of its file; `auto` is Disco103 if its weights are at hand, else actor-critic."""
+    """A rule's name, or the whole path of its file; `auto` is the rule that ships with the package."""
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
-    return "actor-critic" if local_disco103_weights() is None else "disco103"
+    return "grove5"
 
 
 def resolve_speed(name: str, device: torch.device) -> Speed:
@@ -163,10 +163,14 @@ class TrainingSession:
         return finished
 
     def _fetch_episodes(self) -> None:
-        finished: list[tuple[float, float]] = []
-        for episodes in self.unread:
-            numbers = torch.stack([episodes.returns[episodes.ends], episodes.lengths[episodes.ends]], dim=1)
-            finished += [(row[0], row[1]) for row in numbers.tolist()]
+        """Those of all rollouts since the last time, in one transfer from the device."""
+        if not self.unread:
+            return
+        ends = torch.cat([episodes.ends for episodes in self.unread])
+        returns = torch.cat([episodes.returns for episodes in self.unread])
+        lengths = torch.cat([episodes.lengths for episodes in self.unread])
+        numbers = torch.stack([returns[ends], lengths[ends]], dim=1)
+        finished: list[tuple[float, float]] = [(row[0], row[1]) for row in numbers.tolist()]
         self.unread = []
         self.recent.extend(finished)
         self.interval.extend(finished)

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from disco_torch.checks import check_shape
+from disco_torch.kernels import softmax_mean
 from disco_torch.values.transforms import (
+    bin_values,
     check_bins,
-    from_two_hot,
     signed_hyperbolic,
     signed_parabolic,
     two_hot_bins,
@@ -48,7 +49,7 @@ class ValueEncoding:
         if self.num_bins == 1:
             values = net_out.squeeze(-1)
         else:
-            values = from_two_hot(torch.softmax(net_out, dim=-1), self.max_abs_value)
+            values = softmax_mean(net_out, bin_values(self.num_bins, self.max_abs_value, net_out))
         return signed_parabolic(values) if self.nonlinear else values
 
     def loss_from_target(self, net_out: Tensor, target: Tensor) -> Tensor:

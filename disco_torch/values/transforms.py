@@ -78,11 +78,13 @@ def two_hot(x: Tensor, num_bins: int, max_abs_value: float) -> Tensor:
     return (bins == lower) * share + (bins == upper) * (1.0 - share)
 
 
+def bin_values(num_bins: int, max_abs_value: float, like: Tensor) -> Tensor:
+    """What the bins stand for, [num_bins], in the dtype and on the device of `like`."""
+    return torch.linspace(-max_abs_value, max_abs_value, num_bins, dtype=like.dtype, device=like.device)
+
+
 def from_two_hot(probs: Tensor, max_abs_value: float) -> Tensor:
     """The mean of the bin values under `probs`, [..., num_bins] -> [...]."""
     check_floating("probs", check_tensor("probs", probs))
     check_bins(probs.shape[-1], max_abs_value)
-    bins = torch.linspace(-max_abs_value, max_abs_value, probs.shape[-1], dtype=probs.dtype, device=probs.device)
-    if probs.device.type == "cpu":
-        return probs @ bins  # no product of the size of `probs`; on a GPU it might be rounded to TF32
-    return torch.sum(probs * bins, dim=-1)
+    return torch.sum(probs * bin_values(probs.shape[-1], max_abs_value, probs), dim=-1)

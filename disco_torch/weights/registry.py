@@ -49,11 +49,21 @@ class RuleEntry:
 SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
 """A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
 
-# A rule that ships with the package is one more entry: its `.safetensors` file beside this one, `load` reads it with
-# `load_rule_file` and `locate` returns its path.
+GROVE5 = Path(__file__).with_name("grove5.safetensors")
+"""The file of the rule that ships with the package; it says itself where it comes from."""
+
 REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
+        RuleEntry(
+            name="grove5",
+            kind="discovered",
+            description="The rule that ships with disco-torch, discovered on 5 families of small environments.",
+            source="disco-torch; reproduce it with `disco-torch discover --preset grove5`",
+            num_parameters=155088,
+            load=lambda: load_rule_file(GROVE5),
+            locate=lambda: GROVE5,
+        ),
         RuleEntry(
             name="disco103",
             kind="discovered",

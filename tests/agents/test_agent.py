@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from disco_torch.agents import ActionModel, Agent, AgentConfig, sample_actions
+from disco_torch.agents import ActionModel, Agent, AgentConfig, action_model, sample_actions
 from disco_torch.layers import LSTMState
 from disco_torch.rules import ActorCritic, DiscoUpdateRule
 from disco_torch.types import OutputSpec, Rollout
@@ -218,6 +218,18 @@ def test_action_model_of_given_actions_is_that_of_all_actions_at_them(randomize:
 
 
 @pytest.mark.parametrize("spec", [SPEC, OutputSpec(flat={"logits": 3, "v": 5})], ids=["per action", "flat"])
+@pytest.mark.parametrize("cached", [1, 5 * 12, 11 * 12])  # one state at a time, five, all but one of twelve
+def test_a_few_states_at_a_time_are_all_of_them(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, torso = ActionModel(6, 3, {"z": 5, "q": 7}, 4, (5,)).double(), draw(4, 3, 6)
+    whole = model(torso)
+    monkeypatch.setattr(action_model, "CACHED", cached)
+    with torch.no_grad():
+        parts = model(torso)
+    for name, want in whole.items():
+        torch.testing.assert_close(parts[name], want.detach(), rtol=1e-13, atol=1e-14)
+        assert want.requires_grad and parts[name].shape == (4, 3, 3, want.shape[-1])
+
+
 def test_learning_outputs_are_all_outputs_and_the_taken_ones_with_a_graph(
     make_rollout: Callable[..., Rollout], spec: OutputSpec
 ) -> None:

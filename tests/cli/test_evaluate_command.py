@@ -18,6 +18,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         rule="actor-critic",
         device="cpu",
         steps=96,
+        num_envs=4,
         batch_size=4,
         replay_capacity=8,
         rollout_length=8,

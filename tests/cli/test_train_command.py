@@ -62,9 +62,12 @@ def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.C
     [
         (
             ["--preset", "katch"],
-            "`--preset` must be one of ['cartpole', 'catch', 'catch-actor-critic', 'default'], got 'katch'",
+            "`--preset` must be one of ['cartpole', 'catch', 'catch-actor-critic', 'catch-grove5', 'default'], got 'katch'",
         ),
-        (["--env", "katch"], "`name` must be 'catch' or an environment that Gymnasium knows, got 'katch'"),
+        (
+            ["--env", "katch"],
+            "`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got 'katch'",
+        ),
         (["--env", "CartPole-v99"], "got 'CartPole-v99'"),
         (["--env", "no_such_module:Name-v0"], "No module named 'no_such_module'"),
         (["--rule", "actor-kritik"], "got 'actor-kritik', which is neither"),

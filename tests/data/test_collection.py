@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from disco_torch.data import ActorState, Episodes, collect, collect_rollout, init_actor
+from disco_torch import Agent, OutputSpec
+from disco_torch.data import ActorState, Collector, Episodes, collect, collect_rollout, init_actor
 from disco_torch.data.collection import as_tensor
-from disco_torch.envs import Environment, EnvStep
+from disco_torch.envs import Environment, EnvStep, make_env
+from disco_torch.kernels import Speed
 from disco_torch.types import Rollout, tree_dataclass
 
 # How long the episodes of each copy are; a negative length is cut by a time limit. The scripts repeat.
@@ -209,6 +212,37 @@ def test_a_spare_row_belongs_to_no_episode() -> None:
     # Episodes 0, 1 and 2 take 2, 3 and 2 steps, each but the first after a spare row.
     assert finished([episodes], 0) == [(1.0 + 11.0, 2.0), (101.0 + 111.0 + 121.0, 3.0)]
     assert actor.lengths.tolist() == [1.0] and actor.returns.tolist() == [201.0]
+
+
+@pytest.mark.parametrize("name", ["catch", "grid"])
+@pytest.mark.parametrize("speed", [Speed(), Speed(trace=True)])
+def test_a_collector_takes_the_numbers_that_collect_takes(name: str, speed: Speed) -> None:
+    env = make_env(name, 3)
+    agent = Agent(env.observation_example, env.num_actions, OutputSpec(flat={"logits": env.num_actions}))
+    params = agent.init(torch.Generator().manual_seed(1))
+    results = []
+    for collector in (None, Collector(agent, env, speed)):
+        generator = torch.Generator().manual_seed(0)
+        actor, seen = init_actor(agent, env, generator), []
+        for rows in (5, 9):
+            if collector is None:
+                rollout, actor, episodes = collect(agent, params, env, actor, rows, generator)
+            else:
+                rollout, actor, episodes = collector(params, actor, rows, generator)
+            seen.append((rollout, episodes))
+        results.append((seen, actor, generator.get_state()))
+    plain, recorded = (pytree.tree_leaves(result) for result in results)
+    assert len(plain) == len(recorded)
+    for a, b in zip(plain, recorded, strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-6)
+
+
+def test_a_collector_steps_other_environments_plainly() -> None:
+    agent, env = CountingAgent(), CountingTensors(ENDS)
+    actor = init_actor(agent, env, torch.Generator())
+    want = collect(agent, {}, env, actor, 6, torch.Generator().manual_seed(0))[0]
+    got = Collector(agent, env, Speed(trace=True))({}, actor, 6, torch.Generator().manual_seed(0))[0]  # type: ignore[arg-type]
+    assert torch.equal(got.actions, want.actions) and torch.equal(got.observations, want.observations)
 
 
 class Numbers:

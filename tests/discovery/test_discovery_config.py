@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from small_groups import CATCH, CHAIN, tiny_config
 
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.rules import DiscoUpdateRule
+from disco_torch.weights import list_rules, load_rule
+from disco_torch.weights.configuration import config_to_plain
+from disco_torch.weights.files import read_file
 
 FRESH = {"fresh_validation": True}
 
@@ -86,3 +91,14 @@ def test_the_notebooks_preset_is_the_notebook() -> None:
     assert config.num_agents == 2 and config.groups[0].habitats[0].env_args == {"rows": 5, "columns": 5}
     assert (default.window, default.rollout_length, default.valid_length, default.num_envs) == (2, 16, 32, 32)
     assert default.optimizer.learning_rate == 5e-4 == default.groups[0].learning_rates[0]
+
+
+def test_the_preset_of_the_embedded_rule_is_what_found_it() -> None:
+    entry = next(entry for entry in list_rules() if entry.name == "grove5")
+    assert entry.locate is not None
+    path = entry.locate()
+    assert path is not None
+    found_with = json.loads(read_file(path).metadata["provenance"])["config"]
+    assert config_to_plain(PRESETS["grove5"][1]) == found_with
+    rule = load_rule("grove5")
+    assert isinstance(rule, DiscoUpdateRule) and rule.config == PRESETS["grove5"][1].rule

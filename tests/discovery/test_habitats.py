@@ -129,6 +129,12 @@ def test_a_process_without_agents_of_an_environment_pads_alike() -> None:
     assert part.num_actions == 5 and part.observation_size == habitats_of(CHAIN, HabitatConfig("grid")).observation_size
 
 
+def test_levels_are_not_the_settings_to_choose() -> None:
+    message = r"`env_args` of a habitat must not name a `level_seed`, got 3 for 'grid'; every life draws a level of its own"
+    with pytest.raises(ValueError, match=message):
+        habitats_of(CATCH, HabitatConfig("grid", {"size": 5, "level_seed": 3}))
+
+
 def test_an_environment_that_is_no_tensor_program() -> None:
     with pytest.raises(
         ValueError, match=r"`env` of a habitat must be `catch` or a family of tensors, got 'CartPole-v1'; see docs/environ"

@@ -21,10 +21,17 @@ def test_other_names_are_gymnasium_ids():
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("Cartpole-v1", "'CartPole-v1'"), ("cacth", "'catch'"), ("disco_torch/catch", "'disco_torch/Catch-v0'")],
+    [
+        ("Cartpole-v1", "'CartPole-v1'"),
+        ("cacth", "'catch'"),
+        ("invader", "'invaders'"),
+        ("disco_torch/catch", "'disco_torch/Catch-v0'"),
+    ],
 )
 def test_unknown_names_are_answered_with_near_ones(name, near):
-    with pytest.raises(ValueError, match="must be 'catch' or an environment that Gymnasium knows") as info:
+    with pytest.raises(
+        ValueError, match="must be 'catch', a family of levels or an environment that Gymnasium knows"
+    ) as info:
         make_env(name, 1)
     assert f"got '{name}'" in str(info.value) and near in str(info.value).split("did you mean")[1]
 

@@ -128,6 +128,13 @@ def test_a_recorded_episode_of_gymnasium(tmp_path: Path) -> None:
     assert record(trained, path) == 3 and frames_of(path) == (3, (3 * 16, 4 * 16))
 
 
+def test_a_recorded_episode_of_a_family(tmp_path: Path) -> None:
+    config: TrainConfig = small_config(tmp_path, env="catch-variants", env_args={"level_seed": 1}, steps=24)
+    trained = load_run(train(config, view=False).folder, "cpu")
+    path = tmp_path / "episode.gif"
+    assert record(trained, path, max_steps=2) == 3 and frames_of(path) == (3, (7 * 16, 7 * 16))
+
+
 def test_an_environment_without_pictures(catch_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Catch, "render", Environment.render)
     with pytest.raises(ValueError, match="catch draws no pictures, so that there is nothing to record"):

@@ -34,15 +34,8 @@ def test_a_missing_gpu_is_named() -> None:
         resolve_device("cuda:0")
 
 
-def test_auto_is_the_discovered_rule_where_its_weights_are(
-    tmp_path: Path, disco103_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DISCO_TORCH_CACHE", str(tmp_path))
-    monkeypatch.delenv("DISCO_TORCH_DISCO103", raising=False)
-    assert resolve_rule("auto") == "actor-critic"
-    assert resolve_rule("policy-gradient") == "policy-gradient"
-    monkeypatch.setenv("DISCO_TORCH_DISCO103", str(disco103_path))
-    assert resolve_rule("auto") == "disco103"
+def test_auto_is_the_embedded_rule() -> None:
+    assert resolve_rule("auto") == "grove5"
     assert resolve_rule("actor-critic") == "actor-critic"
 
 
@@ -176,7 +169,9 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
         session_of(tmp_path, hyper_params={"value_kost": 1.0})
     with pytest.raises(ValueError, match="which is neither"):
         session_of(tmp_path, rule="actor-kritik")
-    with pytest.raises(ValueError, match="`name` must be 'catch' or an environment that Gymnasium knows, got 'katch'"):
+    with pytest.raises(
+        ValueError, match="`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got 'katch'"
+    ):
         session_of(tmp_path, env="katch", env_args={})
     with pytest.raises(ValueError, match=r"the checkpoint holds \d+ parts of a state"):
         session_of(tmp_path).load_state_dict(session_of(tmp_path, rule="policy-gradient").state_dict())

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -100,15 +98,12 @@ def test_logs_are_whole_when_metrics_are_due(tmp_path: Path) -> None:
             torch.testing.assert_close(session.logs, {name: plain.logs[name] for name in session.logs})
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "policy-gradient"])
-def test_a_traced_run_that_is_resumed_is_the_run_that_was_not_stopped(tmp_path: Path, rule: str) -> None:
-    config = small_config(tmp_path, speed="traced", rule=rule)
+def test_a_traced_run_that_is_resumed_is_the_run_that_was_not_stopped(tmp_path: Path) -> None:
+    config = small_config(tmp_path, speed="traced", rule="policy-gradient")
     whole = train(config, view=False).folder
     half = train(dataclasses.replace(config, steps=60, name="half"), view=False).folder
     train(dataclasses.replace(config, steps=120), resume=half, view=False)
-    ours, theirs = last_state(half), last_state(whole)
-    assert_same(ours, theirs)
-    # The line that ends a run is not part of it when it goes on.
+    assert_same(last_state(half), last_state(whole))
     assert metrics_of(half) == metrics_of(whole)
 
 
@@ -123,16 +118,3 @@ def test_speeds_by_name() -> None:
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     assert resolve_speed("auto", cpu) == Speed() and resolve_speed("auto", gpu) == SPEEDS["captured"]
     assert resolve_speed("compiled", cpu) == Speed(trace=True, compile=True, capture=True)
-
-
-def test_what_needs_a_gpu_does_nothing_on_a_cpu(tmp_path: Path) -> None:
-    plain, captured = (TrainingSession(small_config(tmp_path, speed=speed)) for speed in ("plain", "captured"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a compiler that may be missing
-        changes: dict[str, Any] = {"speed": Speed(trace=True, capture=True)}
-        captured._collect = type(captured._collect)(captured.agent, captured.env, Speed(trace=True))
-        for _ in range(3):
-            plain.advance()
-            captured.advance()
-    assert changes["speed"] == captured.speed
-    assert difference(captured.learner_state.params, plain.learner_state.params) <= 1e-5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,11 @@ import torch
 
 from disco_torch.rules import ActorCritic, DiscoConfig, DiscoUpdateRule, PolicyGradient
 from disco_torch.weights import RuleEntry, list_rules, load_rule, load_rule_file, registry, save_rule
+from disco_torch.weights.files import read_file
 
 
 def test_the_names() -> None:
-    assert [entry.name for entry in list_rules()] == ["disco103", "actor-critic", "policy-gradient"]
+    assert [entry.name for entry in list_rules()] == ["grove5", "disco103", "actor-critic", "policy-gradient"]
     assert type(load_rule("actor-critic")) is ActorCritic
     assert type(load_rule("policy-gradient")) is PolicyGradient
 
@@ -52,12 +54,26 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 def test_unknown_names_and_needless_configurations() -> None:
     message = (
-        r"must be one of \['actor-critic', 'disco103', 'policy-gradient'\] or .* file, got 'disco104', which is neither"
+        r"must be one of \['actor-critic', 'disco103', 'grove5', 'policy-gradient'\] or .* file, got 'disco104', which is neither"
     )
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
     with pytest.raises(ValueError, match="`config` is for files, got one with the name 'disco103'"):
         load_rule("disco103", config=DiscoConfig())
+
+
+def test_the_embedded_rule_is_small_and_says_where_it_comes_from() -> None:
+    entry = list_rules()[0]
+    assert entry.locate is not None
+    path = entry.locate()
+    assert path is not None and path.stat().st_size <= 4_000_000
+    rule = load_rule("grove5")
+    assert isinstance(rule, DiscoUpdateRule)
+    assert sum(param.numel() for param in rule.parameters()) == entry.num_parameters
+    provenance = json.loads(read_file(path).metadata["provenance"])
+    assert provenance["started_from"] == "random weights" and provenance["environment_steps"] > 0
+    curves = provenance["mean_returns"]
+    assert len(curves["meta_updates"]) == len(curves["catch-variants"]) > 100
 
 
 def test_a_rule_that_ships_is_one_more_entry(
