@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from disco_torch.agents import AgentConfig
-from disco_torch.analysis import mean_interval
+from disco_torch.analysis import Panel, mean_interval, plot_panels
 from disco_torch.optim import AdamConfig
 from disco_torch.training import TrainConfig, train
 
@@ -89,6 +89,19 @@ def table(runs: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def draw(runs: list[dict], path: Path) -> None:
+    """The mean curve of each rule, a panel for each environment."""
+    panels = []
+    for env in dict.fromkeys(r["env"] for r in runs):
+        curves = {}
+        for rule in dict.fromkeys(r["rule"] for r in runs if r["env"] == env):
+            values = np.mean([r["curve"] for r in runs if r["env"] == env and r["rule"] == rule], axis=0)
+            updates = next(r["updates"] for r in runs if r["env"] == env)
+            curves[rule] = (np.linspace(0, updates, len(values) + 1)[1:].tolist(), values.tolist())
+        panels.append(Panel(env, curves))
+    plot_panels(panels, path, xlabel="updates")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rules", nargs="+", default=["grove5", "actor-critic"])
@@ -99,6 +112,7 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="adds the runs to those in this file and prints the table of all")
+    parser.add_argument("--figure", type=Path, help="draws the mean curves of all runs in --out")
     args = parser.parse_args()
     envs = list(TUNING) if args.tune else args.envs
     cases = [
@@ -115,6 +129,8 @@ def main() -> None:
             if args.out:
                 args.out.write_text(json.dumps(runs))
     print(table(runs))
+    if args.figure:
+        draw(runs, args.figure)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Training: from an environment to a learned agent."""
 
-from disco_torch.training.config import PRESETS, TrainConfig
+from disco_torch.training.config import PRESETS, SMALL_AGENT, TrainConfig
 from disco_torch.training.evaluation import Evaluation, evaluate, load_run, record
 from disco_torch.training.loop import TrainResult, train
 from disco_torch.training.trainer import DiscoTrainer
@@ -9,6 +9,7 @@ from disco_torch.training.value_function import ValueFunction, ValueFunctionConf
 
 __all__ = [
     "PRESETS",
+    "SMALL_AGENT",
     "DiscoTrainer",
     "Evaluation",
     "Learner",

@@ -217,7 +217,6 @@ def test_action_model_of_given_actions_is_that_of_all_actions_at_them(randomize:
         torch.testing.assert_close(taken[name], select_action(every[name], actions))
 
 
-@pytest.mark.parametrize("spec", [SPEC, OutputSpec(flat={"logits": 3, "v": 5})], ids=["per action", "flat"])
 @pytest.mark.parametrize("cached", [1, 5 * 12, 11 * 12])  # one state at a time, five, all but one of twelve
 def test_a_few_states_at_a_time_are_all_of_them(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, torso = ActionModel(6, 3, {"z": 5, "q": 7}, 4, (5,)).double(), draw(4, 3, 6)
@@ -230,6 +229,7 @@ def test_a_few_states_at_a_time_are_all_of_them(cached: int, monkeypatch: pytest
         assert want.requires_grad and parts[name].shape == (4, 3, 3, want.shape[-1])
 
 
+@pytest.mark.parametrize("spec", [SPEC, OutputSpec(flat={"logits": 3, "v": 5})], ids=["per action", "flat"])
 def test_learning_outputs_are_all_outputs_and_the_taken_ones_with_a_graph(
     make_rollout: Callable[..., Rollout], spec: OutputSpec
 ) -> None:

@@ -53,9 +53,8 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_needless_configurations() -> None:
-    message = (
-        r"must be one of \['actor-critic', 'disco103', 'grove5', 'policy-gradient'\] or .* file, got 'disco104', which is neither"
-    )
+    names = r"\['actor-critic', 'disco103', 'grove5', 'policy-gradient'\]"
+    message = rf"must be one of {names} or .* file, got 'disco104', which is neither"
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
     with pytest.raises(ValueError, match="`config` is for files, got one with the name 'disco103'"):
