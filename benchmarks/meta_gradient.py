@@ -4,8 +4,8 @@
 
 The work is the released notebook's: 5x5 Catch observations, T 16, B 32, a torso of 512x512, an action model of 256, a rule
 of Disco103's sizes with random weights; agents in turn (plain) or batched by vmap (mixed). Each line is a process of its
-own, so that its memory is its own: what PyTorch allocated at most on a GPU, or the largest resident memory on the CPU, which
-has some 400 MiB of the program itself in it.
+own, so that its memory is its own: on a GPU what PyTorch allocated at most, on the CPU the largest resident memory, in both
+cases beyond what was held before the first meta-gradient (the program, the rule, the agents and the rollouts).
 """
 
 from __future__ import annotations
@@ -61,20 +61,27 @@ def measure(implementation: str, updates: int, agents: int, device: str, repeats
             torch.cuda.synchronize()
 
     cases = tree_map(lambda x: x.to(device), cases)
+    before = held_mib(device)
     run()
     seconds = []
     for _ in range(repeats):
         started = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - started)
-    return {"seconds": statistics.median(seconds), "mib": peak_mib(device)}
+    return {"seconds": statistics.median(seconds), "mib": peak_mib(device) - before}
+
+
+def held_mib(device: str) -> float:
+    return torch.cuda.memory_allocated() / 2**20 if device == "cuda" else process_mib("VmRSS")
 
 
 def peak_mib(device: str) -> float:
-    if device == "cuda":
-        return torch.cuda.max_memory_allocated() / 2**20
+    return torch.cuda.max_memory_allocated() / 2**20 if device == "cuda" else process_mib("VmHWM")
+
+
+def process_mib(name: str) -> float:
     status = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith("VmHWM")).split()[1]) / 1024
+    return int(next(line for line in status if line.startswith(name)).split()[1]) / 1024
 
 
 def main() -> None:

@@ -15,6 +15,8 @@ from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extende
 from disco_torch.training import ValueFunctionConfig
 
 Setting = bool | int | float | str
+NO_CLIP = 1e9
+"""As `max_abs_update`: what Adam's update never reaches."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ class DiscoverConfig:
     """Updates that an agent may live for, drawn with probabilities proportional to 1 / lifetime; then a new one takes its
     place, in a new level. None: agents live as long as the discovery."""
 
-    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4))
+    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4, max_abs_update=NO_CLIP))
     """Of the rule."""
     adam_per_agent: bool = False
     """One Adam for each agent and the mean of their updates, as the paper has it, or one Adam on the mean gradient."""
@@ -180,9 +182,6 @@ class DiscoverConfig:
         return round(self.batch_size * (1.0 - self.replayed_share)) if self.replay_capacity else self.batch_size
 
 
-NO_CLIP = 1e9
-"""As `max_abs_update`: what Adam's update never reaches."""
-
 GROVE5 = DiscoverConfig(
     groups=(
         GroupConfig(
@@ -238,7 +237,6 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         "the released notebook's: 2 agents on 5x5 Catch, from random weights",
         DiscoverConfig(
             groups=(GroupConfig((HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2),), NOTEBOOK_AGENT),),
-            optimizer=AdamConfig(learning_rate=5e-4, max_abs_update=NO_CLIP),
         ),
     ),
     "grove5": ("the embedded rule's: 52 agents in levels of 5 families, from random weights", GROVE5),

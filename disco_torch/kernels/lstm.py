@@ -59,7 +59,10 @@ def _by_cell_kernel(gates: Tensor, weight: Tensor, keeps: Tensor, zeros: Tensor)
     """The same with PyTorch's own CUDA kernel of a cell, which wants its gates ordered i, f, g, o."""
     hidden, cell = zeros, zeros
     hiddens = []
+    # The gates have their bias already; the kernel's own are zeros, since the compiler cannot do without them.
+    bias = gates.new_zeros(gates.shape[-1])
     for t in range(gates.shape[0] - 1, -1, -1):
-        hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell(gates[t], (hidden * keeps[t]) @ weight, cell)
+        recurrent = (hidden * keeps[t]) @ weight
+        hidden, cell, _ = torch.ops.aten._thnn_fused_lstm_cell(gates[t], recurrent, cell, bias, bias)
         hiddens.append(hidden)
     return torch.stack(hiddens[::-1])
