@@ -111,23 +111,35 @@ def adam_update(
     return unflat(-rate * update, grads), AdamState(unflat(mu, grads), unflat(nu, grads), count)
 
 
+def adam_gains(after: AdamState, config: AdamConfig) -> Tensor:
+    """How much of a change of the first moment reaches the scaled update, one number for each parameter, as one vector.
+
+    With u = m^ / d the scaled update and d its constant denominator:  k = [|u| <= max_abs_update] / (d (1 - b1^n)).
+    All that the derivative of an update needs of the state after it.
+    """
+    correct1, correct2 = _corrections(config, after.count)
+    mu, nu = flat(after.mu), flat(after.nu)
+    denominator = (torch.sqrt(nu / correct2.to(nu.dtype)) + config.eps) * correct1.to(mu.dtype)
+    return (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype) / denominator
+
+
 def adam_backward(
     param_cotangents: Params,
     mu_cotangents: Params,
-    after: AdamState,
+    gains: Tensor,
     config: AdamConfig,
     learning_rate: float | Tensor | None = None,
 ) -> tuple[Params, Params, Params]:
-    """Reverse-mode derivative of one update, from the moments after it alone.
+    """Reverse-mode derivative of one update.
 
-    With u = m^ / d the scaled update, d its constant denominator, and bars for cotangents:
+    With k its gains and bars for cotangents:
 
-        m_bar' = m_bar + theta_bar * (-lr [|u| <= max_abs_update]) / (d (1 - b1^n))
+        m_bar' = m_bar - lr theta_bar k
         g_bar = (1 - b1) m_bar',    m_bar_before = b1 m_bar',    theta_bar_before = theta_bar (1 - lr weight_decay)
 
     Args:
-      param_cotangents, mu_cotangents: of the parameters and first moments after the update.
-      after: the state after the update.
+      param_cotangents, mu_cotangents: of the parameters and first moments after the update, in the order of the state.
+      gains: `adam_gains` of the state after the update.
       config: of the update.
       learning_rate: the one that was used, where it was not `config.learning_rate`.
 
@@ -135,13 +147,8 @@ def adam_backward(
       Cotangents of the gradients, of the first moments before, and (without the gradients' share) of the parameters before.
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
-    correct1, correct2 = _corrections(config, after.count)
-    names = list(param_cotangents)
-    mu, nu = (flat({name: moments[name] for name in names}) for moments in (after.mu, after.nu))
     theta_bar = flat(param_cotangents)
-    denominator = (torch.sqrt(nu / correct2.to(nu.dtype)) + config.eps) * correct1.to(mu.dtype)
-    passes = (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype)
-    mu_bar = flat({name: mu_cotangents[name] for name in names}) - rate * theta_bar * passes / denominator
+    mu_bar = flat({name: mu_cotangents[name] for name in param_cotangents}) - rate * theta_bar * gains
     params_bar = theta_bar * (1.0 - rate * config.weight_decay) if config.weight_decay else theta_bar
     vectors = ((1.0 - config.b1) * mu_bar, config.b1 * mu_bar, params_bar)
     grads, mus, params = (unflat(vector, param_cotangents) for vector in vectors)

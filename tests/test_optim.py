@@ -14,6 +14,7 @@ from disco_torch.optim import (
     AdamState,
     ClippedAdam,
     adam_backward,
+    adam_gains,
     adam_init,
     adam_update,
     apply_updates,
@@ -170,7 +171,9 @@ def test_adam_backward_takes_the_learning_rate_of_the_update(weight_decay: float
     rates = torch.tensor([0.1, 0.02], dtype=torch.float64)
     params_bar, mu_bar = make_grads(5), make_grads(6)
     _, after = adam_update(make_grads(3), before, make_params(), config)  # the moments do not depend on the rate
-    together = torch.func.vmap(lambda rate: adam_backward(params_bar, mu_bar, after, config, rate))(rates)
+    together = torch.func.vmap(lambda rate: adam_backward(params_bar, mu_bar, adam_gains(after, config), config, rate))(
+        rates
+    )
     for i, rate in enumerate(rates):
         params, grads = (tree_map(lambda x: x.requires_grad_(), make()) for make in (make_params, lambda: make_grads(3)))
         state = tree_map(lambda x: x.clone().requires_grad_(x.is_floating_point()), before)

@@ -24,11 +24,12 @@ class Train:
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None
-    """The folder of a run to go on with; besides it only --steps, to lengthen it, and --device can be given."""
+    """The folder of a run to go on with; besides it only --steps, to lengthen it, --device and --speed can be given."""
 
     def run(self) -> int:
         if self.resume is not None:
-            check_settings_of_resumed(self.config, RunFolder.open(self.resume).config, "steps", may_change=("device",))
+            own = RunFolder.open(self.resume).config
+            check_settings_of_resumed(self.config, own, "steps", may_change=("device", "speed"))
         result = train(self.config, resume=self.resume)
         console = Console()
         console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False, soft_wrap=True)

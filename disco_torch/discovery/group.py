@@ -15,12 +15,12 @@ from disco_torch.agents import Agent
 from disco_torch.data import memory_resets
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
 from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
-from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient
+from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.rings import Rings
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, Targets, ValueOuts, tree_dataclass, tree_map, tree_stack
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_dataclass, tree_map, tree_stack
 
 
 @tree_dataclass
@@ -31,10 +31,8 @@ class Record:
     """
 
     eta: Params
-    before: LearnerState
-    after: LearnerState
+    passage: Passage
     rollout: Rollout
-    targets: Targets
     goes_on: Tensor
 
 
@@ -140,8 +138,9 @@ class Group:
         """A record in its shapes, of an update that is made for this alone."""
         rollout = self.blank_rollout(self.config.batch_size)
         with torch.no_grad():
-            after, _, targets, _ = self.update_agents(eta, self.learners, self.values, rollout, self.rates)
-        return Record(eta, self.learners, after, rollout, targets, torch.ones_like(self.rates))
+            _, _, gains, _ = self.update_agents(eta, self.learners, self.values, rollout, self.rates)
+        passage = Passage(self.learners.params, self.learners.meta_state, gains)
+        return Record(eta, passage, rollout, torch.ones_like(self.rates))
 
     def habitat_of(self, agent: int) -> str:
         """The name of the environment that an agent of this process lives in."""
@@ -228,16 +227,19 @@ class Group:
 
     def update_agents(
         self, eta: Params, learners: LearnerState, values: ValueFunctionState, rollout: Rollout, rates: Tensor
-    ) -> tuple[LearnerState, ValueFunctionState, Targets, Tensor]:
-        """One update of all agents and of their value functions; logs come as [number, P], named by `_log_names`."""
+    ) -> tuple[LearnerState, ValueFunctionState, Tensor, Tensor]:
+        """One update of all agents and of their value functions.
+
+        Returns the states after it, Adam's gains [P, parameters], and logs [number, P], named by `_log_names`.
+        """
         step = vmap(self.meta_gradient.inner_update, in_dims=(None, 0, 0, 0))
-        learners, targets, logits, logs = step(eta, learners, rollout, rates)
+        learners, passage, logits, logs = step(eta, learners, rollout, rates)
         update = vmap(self.value_function.update)
         values, _, value_logs = update(values, self._lanes(rollout), self._lanes(logits))
         if not self.lanes:
             logs |= value_logs
         self._log_names = list(logs)
-        return learners, values, targets, torch.stack(list(logs.values()))
+        return learners, values, passage.gains, torch.stack(list(logs.values()))
 
     def judge(self, learners: LearnerState, values: ValueFunctionState, valid: Rollout) -> tuple[Cotangent, Tensor, Logs]:
         """The meta-loss of each agent and its cotangent."""
@@ -258,17 +260,16 @@ class Group:
         """The way back through one update of all agents; adds to the gradients of the rule."""
         share = 1.0 / self.config.window
 
-        def one(eta: Params, before: Any, after: Any, rollout: Any, targets: Any, cotangent: Any, on: Any, rate: Any) -> Any:
+        def one(eta: Params, passage: Passage, rollout: Rollout, cotangent: Cotangent, on: Tensor, rate: Tensor) -> Any:
             def kept(tree: Any) -> Any:
                 # Chosen and not multiplied: a life may have ended because its numbers were not finite.
                 return tree_map(lambda x: torch.where(on > 0, x, torch.zeros_like(x)), tree)
 
             back = self.meta_gradient.through_inner_update
-            return kept(back(eta, before, after, rollout, targets, kept(cotangent), share, rate))
+            return kept(back(eta, passage, rollout, kept(cotangent), share, rate))
 
-        r = record
-        args = (r.eta, r.before, r.after, r.rollout, r.targets, cotangent, r.goes_on, rates)
-        eta_bar, cotangent, regularizer, logs = vmap(one, in_dims=(None, *[0] * 7))(*args)
+        args = (record.eta, record.passage, record.rollout, cotangent, record.goes_on, rates)
+        eta_bar, cotangent, regularizer, logs = vmap(one, in_dims=(None, *[0] * 5))(*args)
         return {name: grad + eta_bar[name] for name, grad in grads.items()}, cotangent, regularizer, logs
 
     def _lanes(self, tree: Any) -> Any:
@@ -323,9 +324,9 @@ class Group:
             before = self.learners
             after = self._update(eta, before, self.values, batch, self.rates)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
-            self.learners, self.values, targets, agent_logs = tree_map(Tensor.contiguous, after)
-            on = torch.ones_like(self.rates)
-            self.window.append(Record(eta, before, self.learners, batch, targets, on))
+            self.learners, self.values, gains, agent_logs = tree_map(Tensor.contiguous, after)
+            passage = Passage(before.params, before.meta_state, gains)
+            self.window.append(Record(eta, passage, batch, torch.ones_like(self.rates)))
         if config.fresh_validation:
             valid = collect(config.valid_length)
         cotangent, loss, logs = self._judge(self.learners, self.values, valid)

@@ -1,7 +1,8 @@
 """Meta-gradients in mixed mode: the same gradient as the plain one, with the memory of one update instead of all.
 
-Forward, the updates run without a graph and only their states are kept. Backward, each update is recomputed on its own. Its
-inner gradient g = grad_theta L(theta, tau) must be differentiated again, along the cotangent g_bar that Adam passes back:
+Forward, the updates run without a graph; of each are kept its parameters, the rule's state and a vector of Adam's. Backward,
+each update is recomputed on its own. Its inner gradient g = grad_theta L(theta, tau) must be differentiated again, along the
+cotangent g_bar that Adam passes back:
 
     (d g / d theta)^T g_bar = d^2 L / d theta^2  g_bar,        (d g / d tau)^T g_bar = d^2 L / (d tau d theta)  g_bar
 
@@ -24,7 +25,7 @@ from torch.func import grad, jvp, vjp
 from disco_torch.data import memory_resets, rule_inputs
 from disco_torch.discovery.meta_gradient import MetaGradient
 from disco_torch.discovery.meta_loss import MetaLossWeights, meta_logs, target_regularizer, validation_loss
-from disco_torch.optim import adam_backward
+from disco_torch.optim import adam_backward, adam_gains
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, Targets, ValueOuts, tree_dataclass, tree_map
 
@@ -38,6 +39,15 @@ class Cotangent:
     params: Params
     mu: Params
     meta_state: Any
+
+
+@tree_dataclass
+class Passage:
+    """What the way back needs of an update: parameters and the rule's state before it, and Adam's gains (`adam_gains`)."""
+
+    params: Params
+    meta_state: Any
+    gains: Tensor
 
 
 @dataclass(frozen=True)
@@ -64,23 +74,23 @@ class MixedModeMetaGradient:
     ) -> MetaGradient:
         """See `PlainMetaGradient`."""
         eta = {name: param.detach() for name, param in rule_params.items()}
-        states, all_targets = [tree_map(Tensor.detach, learner_state)], []
+        state: LearnerState = tree_map(Tensor.detach, learner_state)
+        passages = []
         for rollout in train:
-            state, targets, logits, _ = self.inner_update(eta, states[-1], rollout, learning_rate)
+            state, passage, logits, _ = self.inner_update(eta, state, rollout, learning_rate)
             value_state, _, _ = self.value_function.update(value_state, rollout, logits)
-            states.append(state)
-            all_targets.append(targets)
-        final = states[-1]
+            passages.append(passage)
+        final = state
         out, _ = self.learner.agent.unroll(final.params, valid.observations, memory_resets(valid), valid.first_state)
         value_out, *_ = self.value_function.estimate(value_state, valid, out["logits"])
         cotangent, validation, validation_logs = self.judge(final, valid, value_out)
         grads = {name: torch.zeros_like(param) for name, param in eta.items()}
         regularizers, regularizer_logs = [], []
         for n in range(len(train) - 1, -1, -1):
+            # Popped: what was passed is not needed any more.
             eta_bar, cotangent, regularizer, logs = self.through_inner_update(
-                eta, states[n], states[n + 1], train[n], all_targets.pop(), cotangent, 1.0 / len(train), learning_rate
+                eta, passages.pop(), train[n], cotangent, 1.0 / len(train), learning_rate
             )
-            states.pop()  # what was passed is not needed any more
             grads = {name: total + eta_bar[name] for name, total in grads.items()}
             regularizers.append(regularizer)
             regularizer_logs.append(logs)
@@ -89,12 +99,11 @@ class MixedModeMetaGradient:
 
     def inner_update(
         self, eta: Params, state: LearnerState, rollout: Rollout, learning_rate: float | Tensor | None = None
-    ) -> tuple[LearnerState, Targets, Tensor, Logs]:
-        """One update of the agent. Returns the targets that the way back needs, and the policy's logits from before."""
-        state, logs, targets, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
-        # The losses read all but the target network's outputs, which are large.
-        kept = {name: value for name, value in targets.items() if name != "target_out"}
-        return state, kept, out["logits"], logs
+    ) -> tuple[LearnerState, Passage, Tensor, Logs]:
+        """One update of the agent. Returns what the way back needs of it, and the policy's logits from before."""
+        after, logs, _, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
+        gains = adam_gains(after.opt_state, self.learner.optimizer)
+        return after, Passage(state.params, state.meta_state, gains), out["logits"], logs
 
     def judge(self, state: LearnerState, valid: Rollout, value_out: ValueOuts) -> tuple[Cotangent, Tensor, Logs]:
         """The meta-loss on the validation rollout, without the regularisers of targets, and its cotangent of the state."""
@@ -111,10 +120,8 @@ class MixedModeMetaGradient:
     def through_inner_update(
         self,
         eta: Params,
-        before: LearnerState,
-        after: LearnerState,
+        passage: Passage,
         rollout: Rollout,
-        targets: Targets,
         cotangent: Cotangent,
         share: float,
         learning_rate: float | Tensor | None = None,
@@ -123,15 +130,18 @@ class MixedModeMetaGradient:
 
         `share` is the weight of this update's regulariser in the meta-loss. Returns the regulariser and its logs, too.
         """
-        targets_bar, cotangent = self._through_update(before, after, rollout, targets, cotangent, learning_rate)
-        return self._through_targets(eta, before, rollout, targets_bar, cotangent, share)
+        targets_bar, cotangent = self._through_update(eta, passage, rollout, cotangent, learning_rate)
+        return self._through_targets(eta, passage, rollout, targets_bar, cotangent, share)
+
+    def _targets(self, eta: Params, params: Params, meta_state: Any, rollout: Rollout) -> tuple[Targets, Any]:
+        agent_out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
+        return self.learner.targets(params, meta_state, rollout, rule_inputs(rollout, agent_out), eta)
 
     def _through_update(
         self,
-        before: LearnerState,
-        after: LearnerState,
+        eta: Params,
+        passage: Passage,
         rollout: Rollout,
-        targets: Targets,
         cotangent: Cotangent,
         learning_rate: float | Tensor | None,
     ) -> tuple[Params, Cotangent]:
@@ -139,15 +149,19 @@ class MixedModeMetaGradient:
 
         The latter is without the share that passes through the targets, and still holds the rule's state after the update.
         """
+        # Computed once more, without a graph: kept from the way forward they would grow with the number of updates.
+        with torch.no_grad():
+            targets, _ = self._targets(eta, passage.params, passage.meta_state, rollout)
+        targets.pop("target_out")  # large, and the losses do not read it
 
         def loss_fn(params: Params, learned: Params) -> Tensor:
             return self.learner.loss_of_params(params, rollout, targets | learned)[0]
 
         grads_bar, mu_bar, params_bar = adam_backward(
-            cotangent.params, cotangent.mu, after.opt_state, self.learner.optimizer, learning_rate
+            cotangent.params, cotangent.mu, passage.gains, self.learner.optimizer, learning_rate
         )
         learned = {name: targets[name] for name in LEARNED_TARGETS}
-        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (before.params,), (grads_bar,))
+        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (passage.params,), (grads_bar,))
         _, (curvature, targets_bar) = pushed
         params_bar = {name: bar + curvature[name] for name, bar in params_bar.items()}
         return targets_bar, Cotangent(params_bar, mu_bar, cotangent.meta_state)
@@ -155,24 +169,21 @@ class MixedModeMetaGradient:
     def _through_targets(
         self,
         eta: Params,
-        before: LearnerState,
+        passage: Passage,
         rollout: Rollout,
         targets_bar: Params,
         cotangent: Cotangent,
         share: float,
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
         """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before."""
-        resets = memory_resets(rollout)
 
         def targets_fn(eta: Params, params: Params, meta_state: Any) -> tuple[Any, tuple[Tensor, Logs]]:
-            agent_out, _ = self.learner.agent.unroll(params, rollout.observations, resets, rollout.first_state)
-            state = LearnerState(params, before.opt_state, meta_state)
-            targets, next_state = self.learner.targets(state, rollout, rule_inputs(rollout, agent_out), eta)
+            targets, next_state = self._targets(eta, params, meta_state, rollout)
             regularizer, logs = target_regularizer(targets, self.weights)
             learned = {name: targets[name] for name in LEARNED_TARGETS}
             return (learned, next_state, share * regularizer), (regularizer.detach(), logs)
 
-        pulled: Any = vjp(targets_fn, eta, before.params, before.meta_state, has_aux=True)
+        pulled: Any = vjp(targets_fn, eta, passage.params, passage.meta_state, has_aux=True)
         _, pull_back, (regularizer, logs) = pulled
         one = torch.ones_like(regularizer)
         eta_bar, through_targets, meta_bar = pull_back((targets_bar, cotangent.meta_state, one))

@@ -19,7 +19,7 @@ Plain = dict[str, Any]
 def group_parts(group: Group, optimizers: Any) -> Any:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     rings = None if group.rings is None else group.rings.state()
-    records = [(r.before, r.after, r.rollout, r.targets, r.goes_on) for r in group.window]
+    records = [(r.passage, r.rollout, r.goes_on) for r in group.window]
     values = None if group.lanes else group.values
     return group.learners, values, group.acting.returns, rings, records, optimizers
 
@@ -89,17 +89,15 @@ def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_de
     blank = group.blank_record(eta)
     group.window.clear()
     for leaves in whole["window"]:
-        record = Record(fill(eta, leaves), blank.before, blank.after, blank.rollout, blank.targets, blank.goes_on)
-        group.window.append(record)
+        group.window.append(Record(fill(eta, leaves), blank.passage, blank.rollout, blank.goes_on))
     parts = group_parts(group, optimizers)
     learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
     group.learners, group.acting.returns = learners, returns
     group.values = fill(group.values, whole["shared_values"]) if group.lanes else values
     if group.rings is not None:
         group.rings.load(rings, whole["position"])
-    for record, (before, after, rollout, targets, goes_on) in zip(group.window, records, strict=True):
-        record.before, record.after, record.rollout = before, after, rollout
-        record.targets, record.goes_on = targets, goes_on
+    for record, (passage, rollout, goes_on) in zip(group.window, records, strict=True):
+        record.passage, record.rollout, record.goes_on = passage, rollout, goes_on
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
     for i, habitat in enumerate(group.habitats.habitats):
         mine = torch.tensor(list(habitat.mine))

@@ -102,7 +102,9 @@ class Learner:
             agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets)
             inputs = rule_inputs(rollout, agent_out, value_out, taken_out)
             with torch.no_grad():  # the targets are constants of the agent's gradient
-                targets, meta_state = self.targets(state, rollout, inputs, None, mean_across_processes)
+                targets, meta_state = self.targets(
+                    state.params, state.meta_state, rollout, inputs, None, mean_across_processes
+                )
             loss, logs = self.loss(rollout, inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
@@ -127,7 +129,9 @@ class Learner:
         check_rollout(rollout)
         agent_out, _ = self.agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
         inputs = rule_inputs(rollout, agent_out)
-        targets, meta_state = self.targets(state, rollout, inputs, rule_params, mean_across_processes)
+        targets, meta_state = self.targets(
+            state.params, state.meta_state, rollout, inputs, rule_params, mean_across_processes
+        )
         # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
         # meta-gradient. Computed inside of the loss they would leak into the agent's gradient.
         grads, logs = grad(self.loss_of_params, has_aux=True)(state.params, rollout, targets)
@@ -141,7 +145,8 @@ class Learner:
 
     def targets(
         self,
-        state: LearnerState,
+        params: Params,
+        meta_state: Any,
         rollout: Rollout,
         inputs: UpdateRuleInputs,
         rule_params: Params | None = None,
@@ -154,8 +159,8 @@ class Learner:
 
         return self.rule.unroll_meta_net(
             inputs,
-            state.params,
-            state.meta_state,
+            params,
+            meta_state,
             unroll,
             self._hyper(),
             rule_params=rule_params,

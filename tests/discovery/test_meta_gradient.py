@@ -10,7 +10,7 @@ import torch
 
 from disco_torch import AdamConfig, Agent, AgentConfig, DiscoUpdateRule, Learner, LearnerState, Rollout, ValueFunction
 from disco_torch.discovery import MetaLossWeights, MixedModeMetaGradient, PlainMetaGradient
-from disco_torch.optim import adam_backward, adam_init, adam_update, apply_updates
+from disco_torch.optim import adam_backward, adam_gains, adam_init, adam_update, apply_updates
 from disco_torch.training import ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Params, tree_leaves, tree_map, tree_stack
 
@@ -140,7 +140,7 @@ def test_adam_backward_is_the_derivative_of_adam_update() -> None:
     new = apply_updates(params, changes)
     expected = torch.autograd.grad((new["w"] * params_bar["w"] + after.mu["w"] * mu_bar["w"]).sum(), leaves)
     detached = tree_map(torch.Tensor.detach, after)
-    grads_bar, mu_before, params_before = adam_backward(params_bar, mu_bar, detached, config)
+    grads_bar, mu_before, params_before = adam_backward(params_bar, mu_bar, adam_gains(detached, config), config)
     for ours, theirs in zip((params_before, grads_bar, mu_before), expected, strict=True):
         torch.testing.assert_close(ours["w"], theirs, rtol=1e-13, atol=1e-15)
     assert ((after.mu["w"] / (1 - 0.7**4) / (after.nu["w"] / (1 - 0.999**4)).sqrt()).abs() > 0.5).any()  # the clip is active

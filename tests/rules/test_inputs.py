@@ -77,9 +77,17 @@ def policy_mean(x: np.ndarray, inputs: UpdateRuleInputs) -> np.ndarray:
     return np.einsum("tbac,tba->tbc", x, softmax(inputs.agent_out["logits"].numpy()))
 
 
+def at_taken(x: np.ndarray, inputs: UpdateRuleInputs) -> np.ndarray:
+    """[T, B, C] -> [T, B, A, C]."""
+    num_actions = inputs.agent_out["logits"].shape[-1]
+    return x[:, :, None] * np.eye(num_actions)[inputs.actions[:-1].numpy()][..., None]
+
+
 CASES: dict[str, Case] = {
     "identity": Case("rewards", lambda x, _: x),
     "softmax": Case("agent_out/y", lambda x, _: softmax(x)),
+    "log_softmax": Case("agent_out/y", lambda x, _: np.log(softmax(x))),
+    "at_taken": Case("rewards", at_taken),
     "select_a": Case("agent_out/z", taken, ("drop_last",)),
     "pi_weighted_avg": Case("agent_out/z", policy_mean),
     "max_a": Case("agent_out/z", lambda x, _: x.max(axis=2)),

@@ -38,6 +38,7 @@ EVERYTHING = MetaNetInputOption(
         TransformConfig("agent_out/z", ("softmax", "z_net", "pi_weighted_avg", "drop_last")),
         TransformConfig("agent_out/z", ("softmax", "z_net", "max_a", "stop_grad", "td_pair")),
         TransformConfig("agent_out/logits", ("softmax", "drop_last", "select_a")),
+        TransformConfig("agent_out/logits", ("log_softmax", "drop_last", "select_a")),
         TransformConfig("value_out/value", ("sign_log", "drop_last")),
         TransformConfig("value_out/td", ("normalize",)),
         TransformConfig("rewards", (lambda x: x**3,)),
@@ -46,6 +47,7 @@ EVERYTHING = MetaNetInputOption(
         TransformConfig("agent_out/logits", ("softmax", "drop_last")),
         TransformConfig("extra_from_rule/q", ("drop_last", "normalize")),
         TransformConfig("agent_out/q", ("softmax", "drop_last")),
+        TransformConfig("rewards", ("at_taken",)),
     ),
 )
 
