@@ -81,8 +81,7 @@ class MixedModeMetaGradient:
             value_state, _, _ = self.value_function.update(value_state, rollout, logits)
             passages.append(passage)
         final = state
-        out, _ = self.learner.agent.unroll(final.params, valid.observations, memory_resets(valid), valid.first_state)
-        value_out, *_ = self.value_function.estimate(value_state, valid, out["logits"])
+        value_out, *_ = self.value_function.estimate(value_state, valid, self._logits(final.params, valid))
         cotangent, validation, validation_logs = self.judge(final, valid, value_out)
         grads = {name: torch.zeros_like(param) for name, param in eta.items()}
         regularizers, regularizer_logs = [], []
@@ -132,6 +131,11 @@ class MixedModeMetaGradient:
         """
         targets_bar, cotangent = self._through_update(eta, passage, rollout, cotangent, learning_rate)
         return self._through_targets(eta, passage, rollout, targets_bar, cotangent, share)
+
+    def _logits(self, params: Params, rollout: Rollout) -> Tensor:
+        """The policy's alone; all outputs together are large."""
+        out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
+        return out["logits"]
 
     def _targets(self, eta: Params, params: Params, meta_state: Any, rollout: Rollout) -> tuple[Targets, Any]:
         agent_out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)

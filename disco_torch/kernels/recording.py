@@ -40,12 +40,6 @@ class Speed:
     compile: bool = False
     capture: bool = False
 
-    @classmethod
-    def best(cls, device: torch.device | str) -> Speed:
-        """Everything on a GPU; tracing alone on a CPU, where compiling costs more time than most runs win back."""
-        gpu = torch.device(device).type == "cuda"
-        return cls(trace=True, compile=gpu, capture=gpu)
-
 
 SPEEDS = {
     "plain": Speed(),
