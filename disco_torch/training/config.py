@@ -133,6 +133,15 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         "8x8 Catch with the embedded rule",
         TrainConfig(env="catch", rule="grove5", optimizer=AdamConfig(learning_rate=3e-3)),
     ),
+    "cartpole-grove5": (
+        "CartPole-v1 with the embedded rule",
+        TrainConfig(
+            env="CartPole-v1",
+            rule="grove5",
+            agent=dataclasses.replace(SMALL_AGENT, observation_scale=CARTPOLE_SCALE),
+            optimizer=AdamConfig(learning_rate=3e-3),
+        ),
+    ),
     "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
     "catch-actor-critic": (
         "8x8 Catch with actor-critic",

@@ -62,7 +62,7 @@ def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.C
     [
         (
             ["--preset", "katch"],
-            "`--preset` must be one of ['cartpole', 'catch', 'catch-actor-critic', 'catch-grove5', 'default'], got 'katch'",
+            f"`--preset` must be one of {sorted(PRESETS)}, got 'katch'",
         ),
         (
             ["--env", "katch"],
