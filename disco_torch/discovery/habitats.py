@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from disco_torch.agents import Agent, actions_from
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
@@ -148,7 +148,7 @@ class Habitats:
         observations = self.observations(state.steps)
         rewards = self.join([step.rewards for step in state.steps]).to(self.dtype)
         discounts = self.join([step.discounts for step in state.steps]).to(self.dtype)
-        logits = policy_logits(agent, params, observations)
+        logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, observations)  # each with its own parameters
         actions = actions_from(logits, uniforms)
         row = Rollout(observations, actions, rewards, discounts, logits)
         next_worlds, steps, first = [], [], 0
@@ -163,16 +163,6 @@ class Habitats:
         returns = state.returns + earned
         sums = EpisodeSums(ends.sum(1), (returns * ends).sum(1), earned.sum(1), (earned > 0).sum(1), (earned < 0).sum(1))
         return ActingState(next_worlds, steps, returns * (1.0 - ends)), row, sums
-
-
-def policy_logits(agent: Agent, params: Params, observations: Tensor) -> Tensor:
-    """[P, copies, size] -> [P, copies, A], each agent with its own parameters."""
-
-    def one(params: Params, observations: Tensor) -> Tensor:
-        out, _ = functional_call(agent, params, (observations.unsqueeze(0),), {"outputs": "policy"})
-        return out["logits"][0]
-
-    return vmap(one)(params, observations)
 
 
 def make_pure(config: HabitatConfig, copies: int, device: torch.device) -> PureEnvironment:

@@ -10,7 +10,7 @@ from small_discoveries import TINY_AGENT
 from small_groups import CATCH, CHAIN, GRID, make_group, tiny_config
 
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
-from disco_torch.discovery.habitats import Habitats, policy_logits, shares_of
+from disco_torch.discovery.habitats import Habitats, shares_of
 from disco_torch.envs import make_env
 from disco_torch.types import tree_leaves, tree_map
 
@@ -67,7 +67,7 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
 def test_each_agent_acts_with_its_own_parameters() -> None:
     group = make_group(tiny_config(CATCH, CHAIN))
     seen = group.habitats.observations(group.acting.steps)
-    logits = policy_logits(group.agent, group.learners.params, seen)
+    logits = torch.func.vmap(lambda own, x: group.agent.policy(own, x)[0])(group.learners.params, seen)
     for agent in range(3):
         params = tree_map(lambda x, agent=agent: x[agent], group.learners.params)
         alone, _ = group.agent.unroll(params, seen[agent].unsqueeze(0))
