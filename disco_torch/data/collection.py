@@ -120,7 +120,7 @@ class Collector:
         # Environments are many small operations: to fuse them is quick to do and soon pays.
         self._step = Recorded(self.act_once, Speed(speed.trace, speed.compile or speed.capture), "acting")
         # A loop over recorded steps: compiled as one it would be too long.
-        self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection")
+        self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection", carry=True)
 
     def __call__(
         self, params: Params, actor: ActorState, rows: int, generator: torch.Generator
@@ -131,7 +131,8 @@ class Collector:
             return collect(self.agent, params, env, actor, rows, generator)
         draws = env.num_envs * (env.num_actions + env.step_draws + env.episode_draws)
         uniforms = torch.rand(rows, draws, generator=generator, device=env.device, dtype=torch.float32)
-        return self._rows(params, actor, uniforms)
+        actor, (rollout, episodes) = self._rows(actor, params, uniforms)
+        return rollout, actor, episodes
 
     def act_once(self, params: Params, actor: ActorState, uniforms: Tensor) -> tuple[ActorState, Rollout, Episodes]:
         """One step in every copy: a pure function of uniform numbers, [B * A] for the actions, then the environment's."""
@@ -146,13 +147,13 @@ class Collector:
         actor, episodes = step_actor(actor, env_state, step, memory)
         return actor, row, episodes
 
-    def _act_rows(self, params: Params, actor: ActorState, uniforms: Tensor) -> tuple[Rollout, ActorState, Episodes]:
+    def _act_rows(self, actor: ActorState, params: Params, uniforms: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
         rows, ended, memory = [], [], actor.memory
         for numbers in uniforms.unbind():
             actor, row, episodes = self._step(params, actor, numbers)
             rows.append(row)
             ended.append(episodes)
-        return stack_rows(rows, memory), actor, tree_stack(ended)
+        return actor, (stack_rows(rows, memory), tree_stack(ended))
 
 
 StepFn = Callable[[Any], tuple[Any, Any, Any]]

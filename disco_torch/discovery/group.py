@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from typing import Any
 
 import torch
@@ -16,33 +15,12 @@ from disco_torch.data import memory_resets
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
 from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
-from disco_torch.discovery.rings import Rings
+from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
+from disco_torch.discovery.rings import Rings, forget
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_dataclass, tree_map, tree_stack
-
-
-@tree_dataclass
-class Record:
-    """One update of all agents, as the way back needs it; all leaves but `eta` are [P, ...].
-
-    `goes_on` is 0 where the agent that was updated has been replaced since: nothing of it counts any more.
-    """
-
-    eta: Params
-    passage: Passage
-    rollout: Rollout
-    goes_on: Tensor
-
-
-@tree_dataclass
-class GroupGradient:
-    """What the agents of a group contribute to an update of the rule, [P, ...] each, and logs by name."""
-
-    grads: Params
-    logs: Logs
-    episodes: EpisodeSums
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map, tree_stack
 
 
 class Group:
@@ -84,16 +62,16 @@ class Group:
         self.lives = [0] * self.num_agents
         self.ages = [0] * self.num_agents
         self.lifetimes = [0] * self.num_agents
-        self.window: deque[Record] = deque(maxlen=config.window)
         if self.num_agents:
-            self._build_population()
+            self.state = self._first_state()
         # Environments are many small operations: to fuse them is quick to do and soon pays.
         self._act = Recorded(self.habitats_act, Speed(speed.trace, speed.compile or speed.capture), "acting")
-        # A loop over recorded steps: compiled as one it would be too long.
-        self._collect = Recorded(self._act_rows, Speed(capture=speed.capture), "collection")
-        self._update = Recorded(self.update_agents, speed, "the agents' update")
-        self._judge = Recorded(self.judge, speed, "the meta-loss")
-        self._through = Recorded(self.through_update, speed, "the way back")
+        # Parts of a meta-update, which is captured as a whole: compiled as one it would be too long.
+        part = Speed(speed.trace, speed.compile)
+        self._update = Recorded(self.update_agents, part, "the agents' update")
+        self._judge = Recorded(self.judge, part, "the meta-loss")
+        self._through = Recorded(self.through_update, part, "the way back")
+        self._advance = Recorded(self.meta_update, Speed(capture=speed.capture), "the meta-update", carry=True)
 
     def _check_shared_values(self, size: int) -> None:
         self.lanes = 0
@@ -110,21 +88,22 @@ class Group:
     def num_agents(self) -> int:
         return self.habitats.num_agents
 
-    def _build_population(self) -> None:
+    def _first_state(self) -> GroupState:
         """The first lives. They are cut short at random where lives end at all, so that deaths do not fall together."""
         births = [self._birth(agent) for agent in range(self.num_agents)]
-        self.learners: LearnerState = tree_stack([birth[0] for birth in births])
-        values = tree_stack([birth[1] for birth in births])
-        self.values: ValueFunctionState = tree_map(lambda x: x[: self.lanes], values) if self.lanes else values
+        learners: LearnerState = tree_stack([birth[0] for birth in births])
+        values: ValueFunctionState = tree_stack([birth[1] for birth in births])
+        values = tree_map(lambda x: x[: self.lanes], values) if self.lanes else values
         worlds: list[list[Any]] = [[] for _ in self.habitats.habitats]
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
         joined = [pytree.tree_map(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
         returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=self.rates.dtype, device=self.device)
-        self.acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
+        acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
         self.rings: Rings | None = None
         if self.config.replay_capacity:
             self.rings = Rings(self.config.replay_capacity, self.blank_rollout(self.config.num_envs))
+        return GroupState(learners, values, acting, [], None if self.rings is None else self.rings.empty())
 
     def blank_rollout(self, batch: int) -> Rollout:
         """Zeros in the shapes of a rollout to learn from, [P, rows, batch, ...]."""
@@ -136,10 +115,10 @@ class Group:
 
     def blank_record(self, eta: Params) -> Record:
         """A record in its shapes, of an update that is made for this alone."""
-        rollout = self.blank_rollout(self.config.batch_size)
+        rollout, learners = self.blank_rollout(self.config.batch_size), self.state.learners
         with torch.no_grad():
-            _, _, gains, _ = self.update_agents(eta, self.learners, self.values, rollout, self.rates)
-        passage = Passage(self.learners.params, self.learners.meta_state, gains)
+            _, _, gains, _ = self.update_agents(eta, learners, self.state.values, rollout, self.rates)
+        passage = Passage(learners.params, learners.meta_state, gains)
         return Record(eta, passage, rollout, torch.ones_like(self.rates))
 
     def habitat_of(self, agent: int) -> str:
@@ -188,24 +167,26 @@ class Group:
         """Replaces the agents whose lives are over, and those that failed; returns how many."""
         over = [i for i in range(self.num_agents) if 0 < self.lifetimes[i] <= self.ages[i]]
         due = sorted({*over, *failed})
+        state = self.state
         for agent in due:
             self.lives[agent] += 1
             learner, value, habitat, (world, step) = self._birth(agent)
-            self.learners = put(self.learners, agent, learner)
+            state.learners = put(state.learners, agent, learner)
             if not self.lanes:
-                self.values = put(self.values, agent, value)
+                state.values = put(state.values, agent, value)
             elif agent in failed:  # what it learned from this agent may not be finite, and it would never recover
-                self.values = put(self.values, agent * self.lanes // self.num_agents, value)
+                state.values = put(state.values, agent * self.lanes // self.num_agents, value)
             first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
             rows = slice(first * self.config.num_copies, (first + 1) * self.config.num_copies)
-            self.acting.worlds[habitat] = put(self.acting.worlds[habitat], rows, world)
-            self.acting.steps[habitat] = put(self.acting.steps[habitat], rows, step)
-            self.acting.returns = put(self.acting.returns, agent, torch.zeros_like(self.acting.returns[0]))
+            acting = state.acting
+            acting.worlds[habitat] = put(acting.worlds[habitat], rows, world)
+            acting.steps[habitat] = put(acting.steps[habitat], rows, step)
+            acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))
         if due:
             which = torch.tensor(due, device=self.device)
-            if self.rings is not None:
-                self.rings.forget(which)
-            for record in self.window:
+            if state.rings is not None:
+                state.rings = forget(state.rings, which)
+            for record in state.window:
                 record.goes_on = record.goes_on.index_fill(0, which, 0.0)
         return len(due)
 
@@ -287,64 +268,85 @@ class Group:
 
     # The loop.
 
-    def collect(self, rows: int) -> tuple[Rollout, EpisodeSums]:
-        """Acts for `rows` steps with the agents as they are, [P, rows, copies]."""
-        draws = self.habitats.draws(rows, self.generator)
-        self.acting, rollout, sums = self._collect(self.learners.params, self.acting, *draws)
-        return rollout, sums
-
-    def draw_batch(self, rollout: Rollout) -> Rollout:
-        """What an update learns from: what was just collected, mixed with what the rings hold."""
-        config = self.config
-        stored = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), rollout)
-        if not config.replay_capacity:
-            return stored
-        assert self.rings is not None
-        self.rings.add(stored)
-        drawn = config.batch_size - config.num_fresh
-        uniforms = torch.rand(self.habitats.total, drawn, generator=self.generator, device=self.device)
-        return self.rings.sample(uniforms[self.habitats.ids], config.num_fresh)
+    def draws(self) -> Draws:
+        """All random numbers of a meta-update, in the order of their use."""
+        config, collections, batches = self.config, [], []
+        for _ in range(config.updates_per_meta_update):
+            collections.append(self.habitats.draws(config.rollout_length, self.generator))
+            if config.replay_capacity:
+                drawn = config.batch_size - config.num_fresh
+                uniforms = torch.rand(self.habitats.total, drawn, generator=self.generator, device=self.device)
+                batches.append(uniforms[self.habitats.ids])
+        collections.append(self.habitats.draws(config.valid_length, self.generator))
+        return Draws(collections, batches)
 
     def advance(self, eta: Params) -> GroupGradient:
         """As many updates as one of the rule has, and the gradient of the meta-loss through the window."""
-        config, updates = self.config, self.config.updates_per_meta_update
+        self.state, (gradient, agent_logs) = self._advance(self.state, eta, self.draws(), self.rates)
+        gradient.logs |= {f"agent/{name}": value for name, value in zip(self._log_names, agent_logs, strict=True)}
+        self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
+        return gradient
+
+    def meta_update(
+        self, state: GroupState, eta: Params, draws: Draws, rates: Tensor
+    ) -> tuple[GroupState, tuple[GroupGradient, Tensor]]:
+        """`advance` as a function of tensors, which writes into the rings alone; and the last update's logs, [number, P]."""
+        config, learners, values, acting, rings = self.config, state.learners, state.values, state.acting, state.rings
         ahead: list[Rollout] = []
         sums: list[EpisodeSums] = []
+        numbers = iter(draws.collections)
 
-        def collect(rows: int) -> Rollout:
-            rollout, ended = self.collect(rows)
+        def collect() -> Rollout:
+            nonlocal acting
+            acting, rollout, ended = self._act_rows(learners.params, acting, *next(numbers))
             sums.append(ended)
             return rollout
 
         if not config.fresh_validation:
-            ahead = [collect(config.rollout_length) for _ in range(updates)]
-            valid = collect(config.valid_length)
-        for n in range(updates):
-            batch = self.draw_batch(ahead[n] if ahead else collect(config.rollout_length))
-            before = self.learners
-            after = self._update(eta, before, self.values, batch, self.rates)
+            *ahead, valid = [collect() for _ in range(config.updates_per_meta_update + 1)]
+        window = list(state.window)
+        for n in range(config.updates_per_meta_update):
+            collected = ahead[n] if ahead else collect()
+            batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), collected)
+            if self.rings is not None and rings is not None:
+                rings = self.rings.add(rings, batch)
+                batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
+            after = self._update(eta, learners, values, batch, rates)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
-            self.learners, self.values, gains, agent_logs = tree_map(Tensor.contiguous, after)
-            passage = Passage(before.params, before.meta_state, gains)
-            self.window.append(Record(eta, passage, batch, torch.ones_like(self.rates)))
+            after, values, gains, agent_logs = tree_map(Tensor.contiguous, after)
+            passage = Passage(learners.params, learners.meta_state, gains)
+            window.append(Record(eta, passage, batch, torch.ones_like(rates)))
+            learners = after
         if config.fresh_validation:
-            valid = collect(config.valid_length)
-        cotangent, loss, logs = self._judge(self.learners, self.values, valid)
+            valid = collect()
+        grads, logs = self._gradient(window, eta, learners, values, valid, rates)
+        gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
+        # What the next window shares with this one; what it does not is not needed any more.
+        window = window[len(window) - min(len(window), config.window - config.updates_per_meta_update) :]
+        return GroupState(learners, values, acting, window, rings), (gradient, agent_logs)
+
+    def _gradient(
+        self,
+        window: list[Record],
+        eta: Params,
+        learners: LearnerState,
+        values: ValueFunctionState,
+        valid: Rollout,
+        rates: Tensor,
+    ) -> tuple[Params, Logs]:
+        """The way back from the validation rollout through the window."""
+        cotangent, loss, logs = self._judge(learners, values, valid)
         grads = {name: param.new_zeros(self.num_agents, *param.shape) for name, param in eta.items()}
         regularizers, parts = [], []
-        for record in reversed(self.window):
-            grads, cotangent, regularizer, part = self._through(record, cotangent, grads, self.rates)
+        for record in reversed(window):
+            grads, cotangent, regularizer, part = self._through(record, cotangent, grads, rates)
             regularizers.append(regularizer)
             parts.append(part)
-        counted = torch.stack([record.goes_on for record in self.window]).sum(0)
-        if config.updates_per_meta_update == config.window:
-            self.window.clear()  # windows do not overlap
+        counted = torch.stack([record.goes_on for record in window]).sum(0)
         logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
-        logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / config.window  # whose gradient this is
+        logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / self.config.window  # whose gradient this is
         logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
-        logs |= {f"agent/{name}": value for name, value in zip(self._log_names, agent_logs, strict=True)}
-        self.ages = [age + updates for age in self.ages]
-        return GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
+        return grads, logs
 
 
 def seed_of(*parts: int) -> int:

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from disco_torch.discovery.group import Group, Record
+from disco_torch.discovery.group import Group
+from disco_torch.discovery.records import Record
+from disco_torch.discovery.rings import RingState
 from disco_torch.types import Params
 
 Plain = dict[str, Any]
@@ -18,10 +20,11 @@ Plain = dict[str, Any]
 
 def group_parts(group: Group, optimizers: Any) -> Any:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
-    rings = None if group.rings is None else group.rings.state()
-    records = [(r.passage, r.rollout, r.goes_on) for r in group.window]
-    values = None if group.lanes else group.values
-    return group.learners, values, group.acting.returns, rings, records, optimizers
+    state = group.state
+    rings = None if state.rings is None else (state.rings.rings, state.rings.sizes)
+    records = [(r.passage, r.rollout, r.goes_on) for r in state.window]
+    values = None if group.lanes else state.values
+    return state.learners, values, state.acting.returns, rings, records, optimizers
 
 
 def save_group(group: Group, optimizers: Any) -> Plain:
@@ -30,17 +33,17 @@ def save_group(group: Group, optimizers: Any) -> Plain:
         return {"ids": []}
     worlds = {}
     for i, habitat in enumerate(group.habitats.habitats):
-        state = (group.acting.worlds[i], group.acting.steps[i])
+        state = (group.state.acting.worlds[i], group.state.acting.steps[i])
         index = group.habitats.all.index(habitat)
         worlds[str(index)] = {"mine": list(habitat.mine), "leaves": cpu_leaves(state, group.config.num_copies)}
     return {
         "ids": list(group.habitats.ids),
         "agents": cpu_leaves(group_parts(group, optimizers)),
-        "shared_values": cpu_leaves(group.values) if group.lanes else [],
+        "shared_values": cpu_leaves(group.state.values) if group.lanes else [],
         "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
         "worlds": worlds,
-        "window": [cpu_leaves(record.eta) for record in group.window],
-        "position": 0 if group.rings is None else group.rings.next,
+        "window": [cpu_leaves(record.eta) for record in group.state.window],
+        "position": 0 if group.state.rings is None else int(group.state.rings.next),
         "generator": group.generator.get_state(),
     }
 
@@ -85,25 +88,24 @@ def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_de
         group.generator.set_state(whole["generator"])
     if not group.num_agents:
         return optimizers
-    copies, rows = group.config.num_copies, torch.tensor(group.habitats.ids)
+    copies, rows, state = group.config.num_copies, torch.tensor(group.habitats.ids), group.state
     blank = group.blank_record(eta)
-    group.window.clear()
-    for leaves in whole["window"]:
-        group.window.append(Record(fill(eta, leaves), blank.passage, blank.rollout, blank.goes_on))
+    state.window = [Record(fill(eta, leaves), blank.passage, blank.rollout, blank.goes_on) for leaves in whole["window"]]
     parts = group_parts(group, optimizers)
     learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
-    group.learners, group.acting.returns = learners, returns
-    group.values = fill(group.values, whole["shared_values"]) if group.lanes else values
-    if group.rings is not None:
-        group.rings.load(rings, whole["position"])
-    for record, (passage, rollout, goes_on) in zip(group.window, records, strict=True):
+    state.learners, state.acting.returns = learners, returns
+    state.values = fill(state.values, whole["shared_values"]) if group.lanes else values
+    if state.rings is not None:
+        state.rings = RingState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
+    for record, (passage, rollout, goes_on) in zip(state.window, records, strict=True):
         record.passage, record.rollout, record.goes_on = passage, rollout, goes_on
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
     for i, habitat in enumerate(group.habitats.habitats):
         mine = torch.tensor(list(habitat.mine))
         stored = whole["worlds"][str(group.habitats.all.index(habitat))]["leaves"]
         leaves = [leaf[mine].flatten(0, 1) if copies > 1 else leaf[mine] for leaf in stored]
-        group.acting.worlds[i], group.acting.steps[i] = fill((group.acting.worlds[i], group.acting.steps[i]), leaves)
+        acting = state.acting
+        acting.worlds[i], acting.steps[i] = fill((acting.worlds[i], acting.steps[i]), leaves)
     return optimizers
 
 

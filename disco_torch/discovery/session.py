@@ -15,10 +15,11 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.group import Group, GroupGradient
+from disco_torch.discovery.group import Group
 from disco_torch.discovery.habitats import shares_of
 from disco_torch.discovery.population_state import load_group, merge_groups, save_group
 from disco_torch.discovery.processes import World
+from disco_torch.discovery.records import GroupGradient
 from disco_torch.discovery.snapshots import load_start, save_snapshot
 from disco_torch.kernels import SPEEDS
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat

@@ -60,10 +60,12 @@ class Recorded:
       fn: the plain function.
       speed: stages to go through.
       name: for notices.
+      carry: the first argument is a state, which the first of the results replaces. Captured, it stays where it is: the
+        state that a call returns is overwritten by the next one. Where nothing is traced, `fn` may write into it.
     """
 
-    def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "") -> None:
-        self.fn, self.speed = fn, speed
+    def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "", *, carry: bool = False) -> None:
+        self.fn, self.speed, self.carry = fn, speed, carry
         self.name = name or getattr(fn, "__name__", "function")
         self.warm_up_seconds = 0.0
         self._recordings: dict[Any, Callable[[list[Any]], Any]] = {}
@@ -78,12 +80,13 @@ class Recorded:
         key = (structure, *(signature(leaf) for leaf in leaves))
         if key not in self._recordings:
             started = time.perf_counter()
-            self._recordings[key] = self._record(leaves, structure)
+            carried = sum(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(args[0])) if self.carry else 0
+            self._recordings[key] = self._record(leaves, structure, carried)
             self.warm_up_seconds += time.perf_counter() - started
         with torch.no_grad():
             return self._recordings[key](leaves)
 
-    def _record(self, leaves: list[Any], structure: Any) -> Callable[[list[Any]], Any]:
+    def _record(self, leaves: list[Any], structure: Any, carried: int) -> Callable[[list[Any]], Any]:
         out_structure: Any = None
 
         def flat_fn(*tensors: Tensor) -> list[Tensor]:
@@ -97,11 +100,12 @@ class Recorded:
         # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
         tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
         run: Callable[..., Any] = flat_fn
-        flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
+        if self.speed.trace or self.speed.compile:
+            flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
         stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
             (self.speed.trace or self.speed.compile, "trace", lambda fn: traced(fn, tensors)),
             (self.speed.compile, "compile", lambda fn: fused(fn, tensors)),
-            (self.speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors)),
+            (self.speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors, carried)),
         ]
         for wanted, stage, apply in stages:
             if wanted:
@@ -173,10 +177,13 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor]) -> Callable[..., Any
 
 
 class Captured:
-    """A function of GPU tensors as one CUDA graph. Inputs are copied in, outputs copied out."""
+    """A function of GPU tensors as one CUDA graph. Inputs are copied in, outputs copied out.
 
-    def __init__(self, fn: Callable[..., Any], tensors: list[Tensor]) -> None:
-        self._inputs = [tensor.clone() for tensor in tensors]
+    The first `carried` outputs replace the first inputs, in place. Inputs that are there already are not copied.
+    """
+
+    def __init__(self, fn: Callable[..., Any], tensors: list[Tensor], carried: int = 0) -> None:
+        self._inputs, self._carried = [tensor.clone() for tensor in tensors], carried
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -185,20 +192,33 @@ class Captured:
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._outputs: list[Tensor] = list(fn(*self._inputs))
+            outputs: list[Tensor] = list(fn(*self._inputs))
+            # What lies in the carried inputs is read before they are overwritten.
+            homes = {memory_of(tensor): i for i, tensor in enumerate(self._inputs[:carried])}
+            moved = [homes.get(memory_of(output), i) != i for i, output in enumerate(outputs)]
+            outputs = [output.clone() if m else output for output, m in zip(outputs, moved, strict=True)]
+            copy_all(outputs[:carried], self._inputs[:carried])
+        self._outputs = outputs[carried:]
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
         copy_all(list(tensors), self._inputs)
         self._graph.replay()
         outputs = [torch.empty_like(output) for output in self._outputs]
         copy_all(self._outputs, outputs)
-        return outputs
+        return self._inputs[: self._carried] + outputs
+
+
+def memory_of(tensor: Tensor) -> int:
+    """Equal for tensors that lie in the same piece of memory."""
+    return tensor.untyped_storage().data_ptr()
 
 
 def copy_all(sources: list[Tensor], destinations: list[Tensor]) -> None:
     """Copies tensors into others of the same shapes, as many as possible in one launch."""
     together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
     for source, destination in zip(sources, destinations, strict=True):
+        if source is destination:
+            continue
         if source.stride() == destination.stride() and source.is_contiguous():
             pair = together.setdefault(source.dtype, ([], []))
             pair[0].append(source)

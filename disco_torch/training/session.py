@@ -96,7 +96,7 @@ class TrainingSession:
             self.value_state = self.value_function.init(self.generator)
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         self._collect = Collector(self.agent, self.env, self.speed)
-        self._learn = Recorded(self.learn, self.speed, "the update")
+        self._learn = Recorded(self.learn, self.speed, "the update", carry=True)
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)

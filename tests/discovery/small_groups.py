@@ -76,7 +76,7 @@ class Watched:
     valid: Rollout | None = None
 
     def __post_init__(self) -> None:
-        update, judge, collect = self.group._update, self.group._judge, self.group.collect
+        update, judge, collect = self.group._update, self.group._judge, self.group._act_rows
 
         def noting_update(eta: Params, before: Any, values: Any, batch: Any, rates: Tensor) -> Any:
             self.updates.append(Update(eta, before, values, batch))
@@ -86,13 +86,13 @@ class Watched:
             self.values, self.valid = values, valid
             return judge(learners, values, valid)
 
-        def noting_collect(rows: int) -> Any:
-            rollout, sums = collect(rows)
+        def noting_collect(*args: Any) -> Any:
+            acting, rollout, sums = collect(*args)
             self.collected.append(rollout)
-            return rollout, sums
+            return acting, rollout, sums
 
         group: Any = self.group
-        group._update, group._judge, group.collect = noting_update, noting_judge, noting_collect
+        group._update, group._judge, group._act_rows = noting_update, noting_judge, noting_collect
 
 
 def meta_gradient_by_hand(watched: Watched, agent: int, updates: list[Update], value_out: ValueOuts | None = None) -> Params:
@@ -142,7 +142,7 @@ def assert_close_trees(got: Any, want: Any, tolerance: float = 1e-10) -> None:
 
 def poison(group: Group, agent: int, part: str = "") -> None:
     """Makes an agent's parameters NaN, all or those whose names begin with `part`."""
-    params = group.learners.params
+    params = group.state.learners.params
     nans = {name: torch.full_like(x[agent], torch.nan) for name, x in params.items() if name.startswith(part)}
     assert nans
-    group.learners.params = params | put({name: params[name] for name in nans}, agent, nans)
+    group.state.learners.params = params | put({name: params[name] for name in nans}, agent, nans)

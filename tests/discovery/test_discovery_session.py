@@ -15,7 +15,7 @@ from small_groups import CATCH, CHAIN, REPLAY, SLIDING, Watched, assert_close, a
 from disco_torch import AdamConfig
 from disco_torch.discovery import DiscoverySession, World
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
-from disco_torch.discovery.group import GroupGradient
+from disco_torch.discovery.records import GroupGradient
 from disco_torch.optim import adam_init, adam_update, apply_updates, flat
 from disco_torch.types import Params
 
@@ -172,7 +172,7 @@ def test_metrics_are_sums_over_all_episodes_and_steps(changes: dict[str, Any]) -
     for _ in range(3):
         session.advance()
     metrics = session.read_metrics()
-    acting = session.groups[0].acting
+    acting = session.groups[0].state.acting
     copies = session.config.num_copies
     # What a row holds arrived with it; the step after the last row is still on its way.
     pending = [torch.cat([getattr(step, name) for step in acting.steps]).double() for name in ("rewards", "discounts")]
@@ -261,7 +261,7 @@ def test_a_traced_session_is_the_plain_one_and_goes_on_to_the_last_bit() -> None
     for each in (session, plain):
         each.advance()
     assert_close(session.rule_params, plain.rule_params, 1e-12)
-    assert_close_trees(session.groups[0].learners, plain.groups[0].learners)
+    assert_close_trees(session.groups[0].state.learners, plain.groups[0].state.learners)
     after = stored(session)
     session.load_state_dict(state)
     session.advance()

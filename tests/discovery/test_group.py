@@ -27,7 +27,8 @@ from small_groups import (
 
 from disco_torch.discovery import MixedModeMetaGradient, PlainMetaGradient
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
-from disco_torch.discovery.group import GroupGradient, seed_of
+from disco_torch.discovery.group import seed_of
+from disco_torch.discovery.records import GroupGradient
 from disco_torch.types import Rollout, tree_map
 
 
@@ -53,8 +54,8 @@ def test_the_gradient_of_a_group_is_each_agents_own(
         train = [pick(update.batch, agent) for update in watched.updates]
         alone = compute(first.eta, *states, train, pick(watched.valid, agent), group.rates[agent])
         assert_close(pick(gradient.grads, agent), alone.grads)
-        assert_close_trees(pick(group.learners, agent), alone.learner_state)
-        assert_close_trees(pick(group.values, agent), alone.value_state)
+        assert_close_trees(pick(group.state.learners, agent), alone.learner_state)
+        assert_close_trees(pick(group.state.values, agent), alone.value_state)
         for name, value in alone.logs.items():
             torch.testing.assert_close(gradient.logs[name][agent], value, rtol=1e-10, atol=1e-12)
     assert len({float(rate) for rate in group.rates}) == 2
@@ -92,7 +93,7 @@ def sliding(changes: dict[str, Any], advances: int = 5) -> tuple[Watched, list[G
 @pytest.mark.parametrize("changes", [{}, {"stride": 2}, REPLAY], ids=["stride 1", "stride 2", "replay"])
 def test_a_sliding_window_is_differentiated_as_far_back_as_it_reaches(changes: dict[str, Any]) -> None:
     watched, gradients = sliding(changes, advances=4)
-    assert len(watched.group.window) == 3
+    assert len(watched.group.state.window) == 3 - watched.group.config.stride  # what the next window shares with this one
     for agent in range(3):
         by_hand = meta_gradient_by_hand(watched, agent, watched.updates[-3:])
         assert_close(pick(gradients[-1].grads, agent), by_hand)
@@ -115,8 +116,8 @@ def test_nothing_flows_across_the_replacement_of_an_agent() -> None:
         gradient = group.advance(eta)
         assert_close(pick(gradient.grads, 1), meta_gradient_by_hand(watched, 1, watched.updates[-own:]))
         assert_close(pick(gradient.grads, 0), meta_gradient_by_hand(watched, 0, watched.updates[-3:]))
-        own_kl = [r for r in group.window if r.goes_on[1] == 1]
-        assert len(own_kl) == own
+        own_kl = [r for r in group.state.window if r.goes_on[1] == 1]
+        assert len(own_kl) == min(own, 2)
 
 
 def test_an_agent_that_is_not_finite_leaves_no_trace() -> None:
@@ -147,17 +148,19 @@ def test_a_shared_value_function_learns_from_all_agents_of_its_habitat() -> None
     gradient = group.advance(params_of(random_rule()))
     last = watched.updates[-1]
     assert watched.valid is not None and watched.values is not None
-    assert all(leaf.shape[0] == 2 for leaf in group.values.params.values())
+    assert all(leaf.shape[0] == 2 for leaf in group.state.values.params.values())
     for lane, agents in enumerate((slice(0, 2), slice(2, 4))):
         logits = [
             group.agent.unroll(pick(last.before, agent).params, pick(last.batch, agent).observations)[0]["logits"]
             for agent in range(4)[agents]
         ]
         want, *_ = group.value_function.update(pick(last.values, lane), joined(last.batch, agents), torch.cat(logits, 1))
-        assert_close_trees(pick(group.values, lane), want)
+        assert_close_trees(pick(group.state.values, lane), want)
 
         finals = [
-            group.agent.unroll(pick(group.learners, agent).params, pick(watched.valid, agent).observations)[0]["logits"]
+            group.agent.unroll(pick(group.state.learners, agent).params, pick(watched.valid, agent).observations)[0][
+                "logits"
+            ]
             for agent in range(4)[agents]
         ]
         value_out, *_ = group.value_function.estimate(
@@ -221,24 +224,26 @@ def test_a_new_life_has_nothing_of_the_old_one() -> None:
     for _ in range(2):
         assert group.renew([]) == 0
         group.advance(eta)
-    before, assertions = group.learners, 0
-    old_level = group.acting.worlds[1].levels.keys.clone()
+    before, assertions = group.state.learners, 0
+    old_level = group.state.acting.worlds[1].levels.keys.clone()
     assert group.renew([]) == 2 and group.lives == [0, 1, 0, 1] and group.ages == [2, 0, 2, 0]
-    assert group.lifetimes == [6, 6, 6, 6] and group.rings is not None
-    assert group.rings.sizes.tolist() == [6, 0, 6, 0]
-    assert [record.goes_on.tolist() for record in group.window] == [[1, 0, 1, 0]] * 2
+    assert group.lifetimes == [6, 6, 6, 6] and group.state.rings is not None
+    assert group.state.rings.sizes.tolist() == [6, 0, 6, 0]
+    assert [record.goes_on.tolist() for record in group.state.window] == [[1, 0, 1, 0]] * 2
     for agent, is_new in enumerate([False, True, False, True]):
-        learner = pick(group.learners, agent)
-        assert (int(learner.opt_state.count) == 0) == is_new == (int(pick(group.values, agent).opt_state.count) == 0)
+        learner = pick(group.state.learners, agent)
+        assert (int(learner.opt_state.count) == 0) == is_new == (int(pick(group.state.values, agent).opt_state.count) == 0)
         for name, param in learner.params.items():
             assert torch.equal(param, before.params[name][agent]) != is_new
             assert not is_new or torch.equal(param, learner.meta_state.target_params[name])
             assertions += 1
-        assert (group.acting.returns[agent] == 0).all() or not is_new
-    level = group.acting.worlds[1].levels.keys
+        assert (group.state.acting.returns[agent] == 0).all() or not is_new
+    level = group.state.acting.worlds[1].levels.keys
     assert torch.equal(level[:3], old_level[:3]) and not torch.equal(level[3:], old_level[3:])
-    assert (group.acting.worlds[0].ball_row[3:] == 0).all() and assertions > 0
-    batch = group.draw_batch(group.collect(4)[0])
+    assert (group.state.acting.worlds[0].ball_row[3:] == 0).all() and assertions > 0
+    watched = Watched(group)
+    group.advance(eta)
+    batch = watched.updates[0].batch
     assert (batch.behaviour_logits[1] != 0).any(), "it learns from its own trajectories, not from an empty ring"
 
 
@@ -255,7 +260,7 @@ def test_lives_depend_on_seed_agent_and_life_alone() -> None:
     for _ in range(2):  # whatever came between
         group.advance(params_of(random_rule()))
         group.renew([0])
-    assert_same(pick(group.learners, 0), life(0, 2)[0][0])
+    assert_same(pick(group.state.learners, 0), life(0, 2)[0][0])
     for other in (life(1, 2), life(0, 3), life(0, 2, seed=1)):
         ours, theirs = life(0, 2)[0][0].params, other[0][0].params
         assert not any(torch.equal(ours[name], theirs[name]) for name in ours if "weight" in name)

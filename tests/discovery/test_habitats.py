@@ -33,7 +33,7 @@ def test_processes_share_a_group_evenly_and_in_order(agents: list[int], size: in
 
 def test_observations_are_flat_and_padded_with_zeros() -> None:
     group = make_group(tiny_config(CATCH, CHAIN, num_envs=COPIES, batch_size=COPIES))
-    habitats, steps = group.habitats, group.acting.steps
+    habitats, steps = group.habitats, group.state.acting.steps
     seen = habitats.observations(steps)
     sizes = [9, 4 + 1 + 3]
     assert habitats.observation_size == 9 and seen.shape == (3, COPIES, 9)
@@ -46,7 +46,7 @@ def test_observations_are_flat_and_padded_with_zeros() -> None:
 def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
     """Catch has 3 actions, the grid 5: in one group actions 3 and 4 of Catch are 0 and 1."""
     group = make_group(tiny_config(CATCH, GRID, num_envs=COPIES, batch_size=COPIES))
-    habitats, acting = group.habitats, group.acting
+    habitats, acting = group.habitats, group.state.acting
     assert habitats.num_actions == 5 and group.agent.num_actions == 5
     _, worlds = habitats.draws(1, group.generator)
     numbers = [world[0] for world in worlds]
@@ -54,7 +54,7 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
     for action in range(5):
         uniforms = torch.full((3, COPIES, 5), 1e-30)
         uniforms[:, :, action] = 1 - 1e-7  # the largest noise wins
-        after, row, _ = habitats.act(group.agent, group.learners.params, acting, uniforms, numbers)
+        after, row, _ = habitats.act(group.agent, group.state.learners.params, acting, uniforms, numbers)
         assert (row.actions == action).all(), "the agents' own action is what they learn from"
         moved[action] = after
         env = make_env("catch", 4, rows=3, columns=3)
@@ -66,10 +66,10 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
 
 def test_each_agent_acts_with_its_own_parameters() -> None:
     group = make_group(tiny_config(CATCH, CHAIN))
-    seen = group.habitats.observations(group.acting.steps)
-    logits = torch.func.vmap(lambda own, x: group.agent.policy(own, x)[0])(group.learners.params, seen)
+    seen = group.habitats.observations(group.state.acting.steps)
+    logits = torch.func.vmap(lambda own, x: group.agent.policy(own, x)[0])(group.state.learners.params, seen)
     for agent in range(3):
-        params = tree_map(lambda x, agent=agent: x[agent], group.learners.params)
+        params = tree_map(lambda x, agent=agent: x[agent], group.state.learners.params)
         alone, _ = group.agent.unroll(params, seen[agent].unsqueeze(0))
         torch.testing.assert_close(logits[agent], alone["logits"][0], rtol=1e-12, atol=1e-14)
     assert not torch.equal(logits[0], logits[1])
@@ -78,12 +78,12 @@ def test_each_agent_acts_with_its_own_parameters() -> None:
 def test_a_step_adds_up_what_ended_with_it() -> None:
     """A row holds what arrived with it; what a step earns is counted with the step."""
     group = make_group(tiny_config(CATCH))
-    acting = group.acting
+    acting = group.state.acting
     for _ in range(5):
         before = acting.returns
         (uniforms, worlds) = group.habitats.draws(1, group.generator)
         step, shown = acting.steps[0], acting
-        acting, row, sums = group.habitats.act(group.agent, group.learners.params, shown, uniforms[0], [worlds[0][0]])
+        acting, row, sums = group.habitats.act(group.agent, group.state.learners.params, shown, uniforms[0], [worlds[0][0]])
         assert torch.equal(row.rewards.flatten(), step.rewards.double())
         assert torch.equal(row.discounts.flatten(), step.discounts.double())
         earned, ends = (x.double().unflatten(0, (2, 3)) for x in (acting.steps[0].rewards, acting.steps[0].episode_ends))

@@ -1,0 +1,232 @@
+"""The LSTM that reads backwards as one GPU kernel, and one more for its derivative, instead of some operations a step.
+
+A step needs all hidden units of the step before. Each program owns a few units of some rows, keeps its columns of the
+weights, and waits after every step until the programs of the same rows have written theirs: the grid is small enough that
+all of them run at the same time. `layers.LSTM.unroll` is the plain twin.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no GPU build of PyTorch; the plain path serves
+    triton = None
+
+UNITS = 16
+"""Hidden units of a program."""
+PATIENCE = 1 << 24
+"""Looks at the counter before a program gives up and writes NaN: to fail is better than to hang."""
+
+
+def serves(x: Tensor, hidden_size: int) -> bool:
+    """Whether the kernels can be used: float32 on a GPU, with a size that they are written for."""
+    return triton is not None and x.is_cuda and x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256)
+
+
+if triton is not None:
+
+    @triton.jit
+    def _tanh(x):  # type: ignore[no-untyped-def]
+        return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+
+    @triton.jit
+    def _meet(counter, goal, PATIENCE: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Waits until `goal` programs have come here since the start; False if they do not come."""
+        tl.debug_barrier()
+        seen = tl.atomic_add(counter, 1, sem="acq_rel") + 1
+        looks = 0
+        while (seen < goal) & (looks < PATIENCE):
+            seen = tl.atomic_add(counter, 0, sem="acq_rel")
+            looks += 1
+        tl.debug_barrier()
+        return seen >= goal
+
+    @triton.jit
+    def _forward_kernel(  # type: ignore[no-untyped-def]
+        gates, weight, keeps, hiddens, acts, cells, counters, T, B, first, w_in, w_out,
+        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr, PATIENCE: tl.constexpr,
+    ):  # fmt: skip
+        rows = first + tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        units = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+        every = tl.arange(0, H)
+        inside = (rows < B)[:, None]
+        columns = weight + every[:, None] * w_in + units[None, :] * w_out  # [H, UNITS]
+        w_i, w_g = tl.load(columns), tl.load(columns + H * w_out)
+        w_f, w_o = tl.load(columns + 2 * H * w_out), tl.load(columns + 3 * H * w_out)
+        cell = tl.zeros((ROWS, UNITS), tl.float32)
+        for step in range(T):
+            t = T - 1 - step
+            keep = tl.load(keeps + t * B + rows, rows < B, 0.0)[:, None]
+            # The first step finds zeros. From the second level cache: others wrote it.
+            before = hiddens + ((t + 1) * B + rows)[:, None] * H + every[None, :]
+            hidden = tl.load(before, inside & (step > 0), 0.0, cache_modifier=".cg") * keep
+            here = (t * B + rows)[:, None]
+            at = here * (4 * H) + units[None, :]
+            i = tl.sigmoid(tl.load(gates + at, inside, 0.0) + tl.dot(hidden, w_i, input_precision=PRECISION))
+            g = _tanh(tl.load(gates + at + H, inside, 0.0) + tl.dot(hidden, w_g, input_precision=PRECISION))
+            f = tl.sigmoid(tl.load(gates + at + 2 * H, inside, 0.0) + tl.dot(hidden, w_f, input_precision=PRECISION) + 1.0)
+            o = tl.sigmoid(tl.load(gates + at + 3 * H, inside, 0.0) + tl.dot(hidden, w_o, input_precision=PRECISION))
+            cell = f * cell * keep + i * g
+            own = here * H + units[None, :]
+            tl.store(hiddens + own, o * _tanh(cell), inside)
+            tl.store(cells + own, cell, inside)
+            tl.store(acts + at, i, inside)
+            tl.store(acts + at + H, g, inside)
+            tl.store(acts + at + 2 * H, f, inside)
+            tl.store(acts + at + 3 * H, o, inside)
+            if UNITS < H:
+                met = _meet(counters + tl.program_id(1), (step + 1) * (H // UNITS), PATIENCE)
+                cell = tl.where(met, cell, float("nan"))
+
+    @triton.jit
+    def _backward_kernel(  # type: ignore[no-untyped-def]
+        hiddens_bar, weight, keeps, acts, cells, gates_bar, counters, T, B, first, w_in, w_out,
+        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr, PATIENCE: tl.constexpr,
+    ):  # fmt: skip
+        rows = first + tl.program_id(1) * ROWS + tl.arange(0, ROWS)
+        units = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
+        every = tl.arange(0, H)
+        inside = (rows < B)[:, None]
+        columns = weight + units[None, :] * w_in + every[:, None] * w_out  # [H, UNITS], of one gate
+        w_i, w_g = tl.load(columns), tl.load(columns + H * w_out)
+        w_f, w_o = tl.load(columns + 2 * H * w_out), tl.load(columns + 3 * H * w_out)
+        hidden_bar = tl.zeros((ROWS, UNITS), tl.float32)
+        cell_bar = tl.zeros((ROWS, UNITS), tl.float32)
+        for t in range(T):
+            keep = tl.load(keeps + t * B + rows, rows < B, 0.0)[:, None]
+            here = (t * B + rows)[:, None]
+            at, own = here * (4 * H) + units[None, :], here * H + units[None, :]
+            i, g = tl.load(acts + at, inside, 0.0), tl.load(acts + at + H, inside, 0.0)
+            f, o = tl.load(acts + at + 2 * H, inside, 0.0), tl.load(acts + at + 3 * H, inside, 0.0)
+            squashed = _tanh(tl.load(cells + own, inside, 0.0))
+            found = tl.load(cells + own + B * H, inside & (t < T - 1), 0.0) * keep
+            hidden_bar += tl.load(hiddens_bar + own, inside, 0.0)
+            cell_bar += hidden_bar * o * (1.0 - squashed * squashed)
+            tl.store(gates_bar + at, cell_bar * g * i * (1.0 - i), inside)
+            tl.store(gates_bar + at + H, cell_bar * i * (1.0 - g * g), inside)
+            tl.store(gates_bar + at + 2 * H, cell_bar * found * f * (1.0 - f), inside)
+            tl.store(gates_bar + at + 3 * H, hidden_bar * squashed * o * (1.0 - o), inside)
+            cell_bar = cell_bar * f * keep
+            if UNITS < H:
+                met = _meet(counters + tl.program_id(1), (t + 1) * (H // UNITS), PATIENCE)
+                cell_bar = tl.where(met, cell_bar, float("nan"))
+            else:
+                tl.debug_barrier()
+            all_units = gates_bar + here * (4 * H) + every[None, :]
+            total = tl.dot(tl.load(all_units, inside, 0.0, cache_modifier=".cg"), w_i, input_precision=PRECISION)
+            total += tl.dot(tl.load(all_units + H, inside, 0.0, cache_modifier=".cg"), w_g, input_precision=PRECISION)
+            total += tl.dot(tl.load(all_units + 2 * H, inside, 0.0, cache_modifier=".cg"), w_f, input_precision=PRECISION)
+            total += tl.dot(tl.load(all_units + 3 * H, inside, 0.0, cache_modifier=".cg"), w_o, input_precision=PRECISION)
+            hidden_bar = total * keep
+
+
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B: int, units: int = UNITS) -> None:
+    """Runs a kernel over all rows, so many at a time that its programs fit on the GPU together."""
+    H = weight.shape[0]
+    programs = H // units
+    tiles = max(1, processors(weight) // programs)
+    rows = next((rows for rows in (16, 32) if rows * tiles >= B), 64)
+    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    for first in range(0, B, rows * tiles):
+        grid = (programs, min(tiles, -(-(B - first) // rows)))
+        counters = torch.zeros(tiles, dtype=torch.int32, device=weight.device)
+        sizes = (T, B, first, weight.stride(0), weight.stride(1))
+        kernel[grid](*tensors, counters, *sizes, H, units, rows, precision, PATIENCE, num_warps=4, num_stages=1)
+
+
+def processors(tensor: Tensor) -> int:
+    """How many programs run at the same time for sure."""
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1 << 16
+
+
+# Defined without a derivative of their own, which `FusedLSTM` has: so they can be used under all transforms.
+torch.library.define("disco_torch::reversed_lstm", "(Tensor gates, Tensor weight, Tensor keeps) -> (Tensor, Tensor, Tensor)")
+torch.library.define(
+    "disco_torch::reversed_lstm_backward",
+    "(Tensor hiddens_bar, Tensor weight, Tensor keeps, Tensor acts, Tensor cells) -> Tensor",
+)
+
+
+@torch.library.impl("disco_torch::reversed_lstm", "default")
+def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Hidden states [T, B, H], activated gates [T, B, 4H] and cell states [T, B, H], from the last step to the first.
+
+    `gates` [T, B, 4H] are the input's share of the pre-activations, ordered i, g, f, o; `weight` is [H, 4H]; `keeps`
+    [T, B] is 0 where a step starts anew.
+    """
+    T, B, size = gates.shape
+    hiddens, cells = gates.new_empty(T, B, size // 4), gates.new_empty(T, B, size // 4)
+    acts = torch.empty_like(gates)
+    _launch(_forward_kernel, (gates.contiguous(), weight, keeps.contiguous(), hiddens, acts, cells), weight, T, B)
+    return hiddens, acts, cells
+
+
+@torch.library.impl("disco_torch::reversed_lstm_backward", "default")
+def reversed_lstm_backward(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
+    """The cotangent of the gates, [T, B, 4H], from that of the hidden states."""
+    gates_bar = torch.empty_like(acts)
+    tensors = (hiddens_bar.contiguous(), weight, keeps.contiguous(), acts.contiguous(), cells.contiguous(), gates_bar)
+    _launch(_backward_kernel, tensors, weight, acts.shape[0], acts.shape[1])
+    return gates_bar
+
+
+@torch.library.register_fake("disco_torch::reversed_lstm")
+def _(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    state = gates.new_empty(*gates.shape[:2], gates.shape[2] // 4)
+    return state, torch.empty_like(gates), torch.empty_like(state)
+
+
+@torch.library.register_fake("disco_torch::reversed_lstm_backward")
+def _(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
+    return torch.empty_like(acts)
+
+
+def _joined(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
+    """[T, B, ...] with a batch of agents at `dim`, as [T, agents * B, ...]."""
+    tensor = (
+        tensor.unsqueeze(1).expand(-1, info.batch_size, *[-1] * (tensor.ndim - 1)) if dim is None else tensor.movedim(dim, 1)
+    )
+    return tensor.flatten(1, 2)
+
+
+@torch.library.register_vmap("disco_torch::reversed_lstm")
+def _(info: Any, in_dims: Any, gates: Tensor, weight: Tensor, keeps: Tensor) -> Any:
+    """All agents share the rule's weights, so their rows go side by side."""
+    assert in_dims[1] is None
+    outputs = torch.ops.disco_torch.reversed_lstm(_joined(info, gates, in_dims[0]), weight, _joined(info, keeps, in_dims[2]))
+    return tuple(output.unflatten(1, (info.batch_size, -1)) for output in outputs), (1, 1, 1)
+
+
+@torch.library.register_vmap("disco_torch::reversed_lstm_backward")
+def _(info: Any, in_dims: Any, hiddens_bar: Tensor, weight: Tensor, *others: Tensor) -> Any:
+    assert in_dims[1] is None
+    rest = [_joined(info, tensor, dim) for tensor, dim in zip(others, in_dims[2:], strict=True)]
+    gates_bar = torch.ops.disco_torch.reversed_lstm_backward(_joined(info, hiddens_bar, in_dims[0]), weight, *rest)
+    return gates_bar.unflatten(1, (info.batch_size, -1)), 1
+
+
+class FusedLSTM(torch.autograd.Function):
+    """`reversed_lstm` with its derivative; differentiable once, as `layers.UnrolledLSTM`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, ...]:
+        return torch.ops.disco_torch.reversed_lstm(gates, weight, keeps)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.save_for_backward(*inputs[1:], *output)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        weight, keeps, hiddens, acts, cells = ctx.saved_tensors
+        gates_bar = torch.ops.disco_torch.reversed_lstm_backward(grads[0], weight, keeps, acts, cells)
+        found = hiddens[1:] * keeps[:-1].unsqueeze(-1)  # what each step but the last one found
+        weight_bar = found.flatten(0, 1).t() @ gates_bar[:-1].flatten(0, 1)
+        return gates_bar, weight_bar, None
