@@ -1,12 +1,16 @@
-"""Environment steps a second on Catch: an agent of the default size acts for 29 rows in 1 to 4096 copies.
+"""Environment steps a second on 8x8 Catch: an agent of the default size acts for 29 rows in a number of copies.
 
-python benchmarks/acting.py --device cuda --batches 1 64 4096
+    python benchmarks/acting.py --batches 2 64 --peer PYTHON --peer-path REFERENCE
+    python benchmarks/acting.py --grow               1 to 4096 copies
+
+The peer is the JAX reference in its own Catch, jitted.
 """
 
 from __future__ import annotations
 
 import torch
-from measure import COLUMNS, Work, begin, measure, parser, print_table, rows_of
+from measure import Table, add_peer, begin, measure, own_works, parser, peer_works, run
+from serve import Work
 
 from disco_torch import Agent, DiscoUpdateRule
 from disco_torch.data import Collector, init_actor
@@ -14,9 +18,10 @@ from disco_torch.envs import make_env
 from disco_torch.kernels import SPEEDS
 
 ROWS = 29
+GROWTH = [1, 4, 16, 64, 256, 1024, 4096]
 
 
-def make_work(batch: int, speed: str, device: str) -> Work:
+def make_work(speed: str, device: str, batch: int, rows: int) -> Work:
     env = make_env("catch", batch, device=device)
     agent = Agent(env.observation_example, env.num_actions, DiscoUpdateRule().outputs(env.num_actions)).to(device)
     generator = torch.Generator(device).manual_seed(0)
@@ -25,21 +30,24 @@ def make_work(batch: int, speed: str, device: str) -> Work:
 
     def work(i: int) -> None:
         nonlocal actor
-        _, actor, _ = collect(lives[i % 3], actor, ROWS, generator)
+        _, actor, _ = collect(lives[i % 3], actor, rows, generator)
 
     return work
 
 
 def main() -> None:
     options = parser(__doc__)
-    options.add_argument("--batches", type=int, nargs="+", default=[1, 2, 16, 64, 256, 1024, 4096])
+    add_peer(options)
+    options.add_argument("--batches", type=int, nargs="+", default=[2, 64, 1024])
+    options.add_argument("--grow", action="store_true")
     args = options.parse_args()
-    speeds, rows = begin(args), []
-    for batch in args.batches:
-        results = measure({speed: make_work(batch, speed, args.device) for speed in speeds}, args.repeats, args.device)
-        rows += rows_of([str(batch)], results, per_run=ROWS * batch)
-    print_table(("copies", *COLUMNS, "steps/s"), rows)
+    speeds = begin(args)
+    table = Table("copies", 6, "steps/s")
+    for batch in GROWTH if args.grow else args.batches:
+        setting = {"device": args.device, "batch": batch, "rows": ROWS}
+        works = own_works("acting", speeds, setting) | peer_works(args, "peer_acting.py", setting)
+        table.add(str(batch), measure(works, args.repeats), per_run=ROWS * batch)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -1,22 +1,27 @@
 """Time and memory of one update of an agent with a rule of Disco103's sizes, on batches that are there already.
 
     python benchmarks/learner.py                     the two sizes that are compared
-    python benchmarks/learner.py --sizes small --peer /path/to/python --peer-path /path/to/reference
+    python benchmarks/learner.py --sizes small --peer PYTHON --peer-path REFERENCE --port PYTHON
+    python benchmarks/learner.py --device cuda --sizes large --bfloat16
     python benchmarks/learner.py --grow              how it grows with T, B, A and the agent
 
-The peer is the JAX reference, jitted; its updates take turns with these.
+The peer, `jax`, is the JAX reference, jitted. `port` is disco-torch 0.4.0, another port to PyTorch, in an environment of its
+own, as it has this package's name; with an agent such as its project's example, and with a faster one. Their updates take
+turns with these.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from measure import COLUMNS, Measured, Peer, Work, add_peer, begin, measure, parser, print_table, rows_of
+from measure import HERE, Table, Worker, add_peer, begin, measure, own_works, parser, peer_works, run
+from serve import Work
 
 from disco_torch import AdamConfig, Agent, AgentConfig, DiscoUpdateRule, Learner, Rollout
-from disco_torch.kernels import SPEEDS, Recorded
+from disco_torch.kernels import SPEEDS, Recorded, keep_freed_memory
 from disco_torch.types import tree_map
 
 
@@ -59,12 +64,14 @@ def random_rollout(size: Size, device: str) -> Rollout:
     )
 
 
-def make_work(size: Size, speed: str, device: str) -> Work:
+def make_work(speed: str, device: str, bfloat16: bool = False, **sizes: Any) -> Work:
     """Updates of one life, on three batches in turn."""
     torch.manual_seed(0)
+    keep_freed_memory()  # as a run does
+    size = Size(**sizes)
     rule = DiscoUpdateRule().to(device)
-    sizes = AgentConfig(size.dense, size.lstm_size, size.head_mlp_hiddens)
-    agent = Agent(torch.zeros(size.observation), size.A, rule.outputs(size.A), sizes).to(device)
+    network = AgentConfig(size.dense, size.lstm_size, size.head_mlp_hiddens, bfloat16=bfloat16)
+    agent = Agent(torch.zeros(size.observation), size.A, rule.outputs(size.A), network).to(device)
     learner = Learner(agent, rule, AdamConfig(3e-4))
     state = tree_map(lambda x: x.to(device), learner.init())
     rollouts = [random_rollout(size, device) for _ in range(3)]
@@ -74,7 +81,7 @@ def make_work(size: Size, speed: str, device: str) -> Work:
         after, logs = learner.update(state, rollout, learning_rate=rate)
         return after, logs["total_loss"]
 
-    recorded = Recorded(update, SPEEDS[speed], "the update")
+    recorded = Recorded(update, SPEEDS[speed], "the update", carry=True)
 
     def work(i: int) -> None:
         nonlocal state
@@ -86,22 +93,23 @@ def make_work(size: Size, speed: str, device: str) -> Work:
 def main() -> None:
     options = parser(__doc__)
     add_peer(options)
+    options.add_argument("--port", default="", help="the Python of an environment with disco-torch 0.4.0")
     options.add_argument("--sizes", nargs="+", choices=("small", "large"), default=["small", "large"])
     options.add_argument("--grow", action="store_true")
+    options.add_argument("--bfloat16", action="store_true", help="the agent's products in 16 bits, on a GPU")
     args = options.parse_args()
     speeds = begin(args)
-    sizes = GROWTH if args.grow else [{"small": SMALL, "large": LARGE}[name] for name in args.sizes]
-    rows = []
-    for size in sizes:
-        works = {speed: make_work(size, speed, args.device) for speed in speeds}
-        if args.peer:
-            works["peer"] = Peer(args.peer, args.peer_path, "peer_learner.py", dataclasses.asdict(size))
-        results: dict[str, Measured] = measure(works, args.repeats, args.device)
-        rows += rows_of([size.label], results)
-        if args.peer:
-            works["peer"].close()  # type: ignore[attr-defined]
-    print_table(("learner update", *COLUMNS), rows)
+    table = Table("learner update", max(len(size.label) for size in (LARGE, *GROWTH)), ratios=("plain", "jax", "port"))
+    for size in GROWTH if args.grow else [{"small": SMALL, "large": LARGE}[name] for name in args.sizes]:
+        setting = {"device": args.device, **dataclasses.asdict(size)}
+        works = own_works("learner", speeds, {**setting, "bfloat16": args.bfloat16}) | peer_works(
+            args, "peer_learner.py", setting
+        )
+        for name in ("port", "port batched") if args.port else ():
+            port_setting = {**setting, "batched": name == "port batched"}
+            works[name] = Worker([args.port, str(HERE / "port_learner.py")], port_setting, PYTHONPATH="")
+        table.add(size.label, measure(works, args.repeats))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

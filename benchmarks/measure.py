@@ -1,14 +1,15 @@
-"""What all benchmarks share: timing in turns, memory, a peer in another process, and the table."""
+"""What all benchmarks share: works that take turns, each in a process of its own, their options, and the table."""
 
 from __future__ import annotations
 
 import argparse
+import atexit
 import json
 import os
 import platform
 import statistics
 import subprocess
-import time
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -17,104 +18,92 @@ from typing import Any
 
 import torch
 
-Work = Callable[[int], Any]
-"""One piece of work, on the inputs of that number; several different inputs take turns."""
+HERE = Path(__file__).parent
+TURN = 0.05
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Median seconds of a piece of work; and of its first run, with all that is prepared in it, seconds and memory."""
+    """Median seconds of a piece of work; and of its first run, with all that is prepared in it, seconds and MiB."""
 
     seconds: float
     warm_up: float
     mib: float
 
 
-def measure(works: Mapping[str, Work], repeats: int, device: str) -> dict[str, Measured]:
-    """Runs all works in turns, so that whatever else the machine does falls on all of them alike."""
-    first = {name: first_run(work, device) for name, work in works.items()}
-    for work in works.values():
-        timed(work, 1, device)
+class Worker:
+    """A process that does a piece of work whenever it is told to, and says how long that took; see `serve.py`.
+
+    Args:
+      command: Python and what it is to run.
+      setting: the arguments of the work.
+      **environment: variables to change for it.
+    """
+
+    def __init__(self, command: Sequence[str], setting: Mapping[str, Any], **environment: str) -> None:
+        platforms = "cuda" if setting["device"].startswith("cuda") else "cpu"
+        env = {**os.environ, "JAX_PLATFORMS": platforms, **environment}
+        whole, pipe = [*command, json.dumps(setting)], subprocess.PIPE
+        # A group of its own: Ctrl-C comes to the benchmark alone, which ends its works.
+        self._process = subprocess.Popen(whole, stdin=pipe, stdout=pipe, text=True, env=env, process_group=0)
+        atexit.register(self._process.kill)
+        self._answer("ready")
+
+    def __call__(self, i: int, runs: int = 1) -> tuple[float, float]:
+        """Seconds of the work on inputs i and those after, the mean of so many runs, and MiB."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{i} {runs}\n")
+        self._process.stdin.flush()
+        seconds, mib = map(float, self._answer("seconds"))
+        return seconds, mib
+
+    def _answer(self, name: str) -> list[str]:
+        """What stands behind the name on the next line that begins with it."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(name):
+                return line.split()[1:]
+        raise RuntimeError(f"a work ended with status {self._process.wait()}; its last words are above.")
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def measure(works: Mapping[str, Worker], repeats: int) -> dict[str, Measured]:
+    """Runs all works in turns, so that whatever else the machine does falls on all of them alike; then ends them.
+
+    A turn is one run, or as many short ones as take about `TURN` seconds.
+    """
+    first = {name: work(0) for name, work in works.items()}
+    runs = {name: 1 + int(TURN / work(1)[0]) for name, work in works.items()}
     seconds: dict[str, list[float]] = {name: [] for name in works}
     for i in range(repeats):
         for name, work in works.items():
-            seconds[name].append(timed(work, 2 + i, device))
+            seconds[name].append(work(2 + i, runs[name])[0])
+    for work in works.values():
+        work.close()
     return {name: Measured(statistics.median(seconds[name]), *first[name]) for name in works}
 
 
-def first_run(work: Work, device: str) -> tuple[float, float]:
-    """Seconds, and the most MiB that the run took besides what was taken before; NaN where this cannot be seen."""
-    if isinstance(work, Peer):
-        return work(0), float("nan")
-    if device.startswith("cuda"):
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_reserved()
-        seconds = timed(work, 0, device)
-        return seconds, (torch.cuda.max_memory_reserved() - before) / 2**20
-    try:
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the largest resident memory so far
-        before_mib = resident("VmRSS")
-    except OSError:
-        return timed(work, 0, device), float("nan")
-    return timed(work, 0, device), resident("VmHWM") - before_mib
+def own_works(module: str, paths: Sequence[str], setting: Mapping[str, Any]) -> dict[str, Worker]:
+    """`make_work(speed=path, ...)` of a benchmark for every path."""
+    command = [sys.executable, str(HERE / "serve.py"), module]
+    return {path: Worker(command, {"speed": path, **setting}) for path in paths}
 
 
-def timed(work: Work, i: int, device: str) -> float:
-    if isinstance(work, Peer):
-        return work(i)  # its own clock: without the way between processes
-    synchronise(device)
-    started = time.perf_counter()
-    work(i)
-    synchronise(device)
-    return time.perf_counter() - started
-
-
-def synchronise(device: str) -> None:
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-
-
-def resident(field: str) -> float:
-    """A line of /proc/self/status, MiB."""
-    status = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in status if line.startswith(field)).split()[1]) / 1024
-
-
-class Peer:
-    """A program in another environment that does the same work when it is told to, and says how long that took.
-
-    Args:
-      python, python_path: the peer's Python and its PYTHONPATH.
-      script: which work, a file beside this one.
-      setting: its arguments.
-    """
-
-    def __init__(self, python: str, python_path: str, script: str, setting: Mapping[str, Any]) -> None:
-        env = {**os.environ, "PYTHONPATH": python_path}
-        command = [python, str(Path(__file__).parent / script), json.dumps(setting)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
-
-    def __call__(self, i: int) -> float:
-        assert self._process.stdin is not None and self._process.stdout is not None
-        self._process.stdin.write(f"{i}\n")
-        self._process.stdin.flush()
-        while line := self._process.stdout.readline():
-            if line.startswith("seconds "):
-                return float(line.split()[1])
-        raise RuntimeError(f"the peer ended with status {self._process.wait()}; its last words are above.")
-
-    def close(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
+def peer_works(args: argparse.Namespace, script: str, setting: Mapping[str, Any]) -> dict[str, Worker]:
+    """The same work with the reference, where an environment for it is given."""
+    if not args.peer:
+        return {}
+    return {"jax": Worker([args.peer, str(HERE / script)], setting, PYTHONPATH=args.peer_path)}
 
 
 def parser(description: str | None, repeats: int = 9) -> argparse.ArgumentParser:
     """With the options that all benchmarks have."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cpu")
-    options.add_argument("--threads", type=int, default=0, help="of the CPU; all that PyTorch takes unless given")
+    options.add_argument("--threads", type=int, default=0, help="cores that each work may use; all unless given")
     options.add_argument("--repeats", type=int, default=repeats)
     options.add_argument("--speeds", nargs="+", default=[], help="plain, traced, captured, compiled")
     return options
@@ -129,17 +118,51 @@ def begin(args: argparse.Namespace) -> list[str]:
     """Prints where this runs, and returns the speeds to compare, the plain path first."""
     if args.threads:
         torch.set_num_threads(args.threads)
+        os.environ["OMP_NUM_THREADS"] = str(args.threads)
     gpu = args.device.startswith("cuda")
-    if gpu:
-        torch.set_float32_matmul_precision("high")
     where = torch.cuda.get_device_name() if gpu else f"{platform.processor() or platform.machine()}, CPU"
-    print(f"{where}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, {date.today()}")
+    print(f"{where}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, {date.today()}", flush=True)
     chosen = args.speeds or (["captured", "compiled"] if gpu else ["traced"])
     return ["plain", *(name for name in chosen if name != "plain")]
 
 
+def run(main: Callable[[], None]) -> None:
+    """A benchmark's main function; on Ctrl-C it ends without a trace."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped; what was measured stands above.")
+
+
+class Table:
+    """Lines of fixed widths, printed as they come; the first one at once.
+
+    Args:
+      label: what the rows are of.
+      width: of its column.
+      rate: what of a run is counted by the second, or nothing.
+      ratios: works that the others are compared with, where they are there.
+    """
+
+    def __init__(self, label: str, width: int, rate: str = "", ratios: Sequence[str] = ("plain", "jax")) -> None:
+        self._ratios = ratios
+        self._widths = [width, 12, 10, *[8] * len(ratios), 10, 8, *[max(10, len(rate))] * bool(rate)]
+        self._print([label, "path", "ms", *(f"x {name}" for name in ratios), "warm-up s", "MiB", *[rate] * bool(rate)])
+
+    def add(self, label: str, results: Mapping[str, Measured], per_run: float = 0.0) -> None:
+        """A line for each result: time, how many times faster than others, warm-up and memory, and the rate."""
+        for name, result in results.items():
+            ratios = [results[other].seconds / result.seconds if other in results else "-" for other in self._ratios]
+            rate = [per_run / result.seconds] if per_run else []
+            self._print([label, name, 1e3 * result.seconds, *ratios, result.warm_up, result.mib, *rate])
+
+    def _print(self, cells: Sequence[Any]) -> None:
+        columns = (written(cell).rjust(width) for cell, width in zip(cells, self._widths, strict=True))
+        print("  ".join(columns), flush=True)
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """Columns as wide as they need be."""
+    """A table that is there as a whole, its columns as wide as they need be."""
     lines = [list(columns), *([written(cell) for cell in row] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
     for line in lines:
@@ -151,17 +174,3 @@ def written(cell: Any) -> str:
     if not isinstance(cell, float):
         return str(cell)
     return f"{cell:.0f}" if abs(cell) >= 1000 else f"{cell:.3g}"
-
-
-def rows_of(label: Sequence[Any], results: Mapping[str, Measured], per_run: float = 0.0) -> list[list[Any]]:
-    """A line for each result: time, ratios to the plain path and to the peer (how many times faster), warm-up and memory."""
-    lines = []
-    for name, result in results.items():
-        line = [*label, name, 1e3 * result.seconds, results["plain"].seconds / result.seconds]
-        line.append(results["peer"].seconds / result.seconds if "peer" in results else "-")
-        line += [result.warm_up, result.mib] + ([per_run / result.seconds] if per_run else [])
-        lines.append(line)
-    return lines
-
-
-COLUMNS = ("path", "ms", "x plain", "x peer", "warm-up s", "MiB")

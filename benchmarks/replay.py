@@ -1,21 +1,50 @@
-"""Adding to and sampling from the replay: trajectories of 29 rows of 8x8 boards, 2 added and 64 drawn at a time.
+"""Adding to and sampling from the replay: trajectories of 29 rows of 8x8 boards.
 
-python benchmarks/replay.py --device cuda
+    python benchmarks/replay.py --device cuda        2 added and 64 drawn at a time, of 1024
+    python benchmarks/replay.py --grow               more of them stored, added, drawn, and longer ones
+
+Memory is that of the first run, without the ring. `mixed` is a sample a tenth of which are the newest trajectories.
 """
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
 import torch
-from measure import Work, begin, measure, parser, print_table
+from measure import Table, begin, measure, own_works, parser, run
+from serve import Work
 
 from disco_torch import Rollout
 from disco_torch.data import Replay
 
-ROWS, A = 29, 3
+A = 3
 
 
-def random_rollout(batch: int, device: str) -> Rollout:
-    shape = (ROWS, batch)
+@dataclass(frozen=True)
+class Size:
+    capacity: int = 1024
+    rows: int = 29
+    added: int = 2
+    drawn: int = 64
+
+    @property
+    def label(self) -> str:
+        return f"{self.capacity} of {self.rows} rows, {self.added} in, {self.drawn} out"
+
+
+GROWTH = [
+    Size(),
+    *(Size(capacity=capacity) for capacity in (8192, 65536)),
+    *(Size(rows=rows) for rows in (8, 116)),
+    *(Size(added=added) for added in (64, 256)),
+    *(Size(drawn=drawn) for drawn in (256, 1024)),
+]
+
+
+def random_rollout(size: Size, batch: int, device: str) -> Rollout:
+    shape = (size.rows, batch)
     return Rollout(
         observations=torch.rand(*shape, 8, 8, device=device),
         actions=torch.randint(A, shape, device=device),
@@ -25,30 +54,32 @@ def random_rollout(batch: int, device: str) -> Rollout:
     )
 
 
-def make_works(capacity: int, added: int, drawn: int, device: str) -> dict[str, Work]:
-    replay = Replay(capacity, ROWS, torch.zeros(8, 8), A, device)
-    rollouts, full = [random_rollout(added, device) for _ in range(3)], random_rollout(min(capacity, 1024), device)
-    while len(replay) < capacity:
-        replay.add(full)
+def make_work(speed: str, device: str, **sizes: Any) -> Work:
+    """`speed` is what is done: add, sample or mixed."""
+    size = Size(**sizes)
+    replay = Replay(size.capacity, size.rows, torch.zeros(8, 8), A, device)
+    rollouts = [random_rollout(size, size.added, device) for _ in range(3)]
+    filling = random_rollout(size, min(size.capacity, 1024), device)
+    while len(replay) < size.capacity:
+        replay.add(filling)
     generator = torch.Generator(device).manual_seed(0)
-    return {
-        "add": lambda i: replay.add(rollouts[i % 3]),
-        "sample": lambda i: replay.sample(drawn, generator),
-        "sample, a tenth of it new": lambda i: replay.sample(drawn, generator, drawn // 10),
-    }
+    if speed == "add":
+        return lambda i: replay.add(rollouts[i % 3])
+    num_fresh = size.drawn // 10 if speed == "mixed" else 0
+    return lambda i: replay.sample(size.drawn, generator, num_fresh)
 
 
 def main() -> None:
-    args = parser(__doc__, repeats=99).parse_args()
+    options = parser(__doc__, repeats=99)
+    options.add_argument("--grow", action="store_true")
+    args = options.parse_args()
     begin(args)
-    rows = []
-    for capacity, added, drawn in ((1024, 2, 64), (65536, 2, 64), (1024, 64, 64), (1024, 256, 1024)):
-        works = make_works(capacity, added, drawn, args.device)
-        for name, result in measure(works, args.repeats, args.device).items():
-            moved = added if name == "add" else drawn
-            rows.append([capacity, added, drawn, name, 1e6 * result.seconds, moved / result.seconds])
-    print_table(("capacity", "added", "drawn", "work", "us", "trajectories/s"), rows)
+    table = Table("replay", max(len(size.label) for size in GROWTH), "trajectories/s", ratios=())
+    for size in GROWTH if args.grow else GROWTH[:1]:
+        works = own_works("replay", ("add", "sample", "mixed"), {"device": args.device, **dataclasses.asdict(size)})
+        for name, result in measure(works, args.repeats).items():
+            table.add(size.label, {name: result}, per_run=size.added if name == "add" else size.drawn)
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from disco_torch.kernels import passes_gpu
 from disco_torch.layers import LSTM, MLP, Linear, lstm_gates
 from disco_torch.types import AgentOutput
 
-CACHED = 2**19
-"""So many numbers stay in a CPU's cache."""
+ROWS = 2048
+"""So many rows at a time, on a CPU: enough for a matrix product, and few enough for a cache."""
+
+Reads = Mapping[str, Callable[[Tensor], AgentOutput]]
+"""What is read of outputs, by head: a function of rows, [..., size] -> [..., any] for each name that it gives them."""
 
 
 class ActionModel(nn.Module):
@@ -33,38 +37,64 @@ class ActionModel(nn.Module):
         self.core = LSTM(num_actions, lstm_size)
         self.heads = nn.ModuleDict({name: MLP(lstm_size, (*head_hiddens, size)) for name, size in sizes.items()})
 
-    def forward(self, torso: Tensor, actions: Tensor | None = None) -> AgentOutput:
-        """Outputs of all actions, [..., F] -> [..., A, size] for each head; or of the given `actions` [...], [..., size]."""
-        return self.outputs(*self.root_state(torso), actions)
+    def forward(self, torso: Tensor, actions: Tensor | None = None, reads: Reads | None = None) -> AgentOutput:
+        """Outputs of all actions, [..., F] -> [..., A, size] for each head; or of the given `actions` [...], [..., size].
+
+        With `reads`, what they read of these instead: the outputs of all actions are large, and are not kept then.
+        """
+        return self.outputs(*self.root_state(torso), actions, reads)
 
     def root_state(self, torso: Tensor) -> tuple[Tensor, Tensor]:
         """What all actions of a state share, [..., F] -> [..., H] and [..., 4H]: its cell state and recurrent product."""
         cell = self.root(torso)
         return cell, nn.functional.linear(torch.tanh(cell), self.core.hidden_weight(), self.core.linear.bias)
 
-    def outputs(self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None) -> AgentOutput:
+    def outputs(
+        self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None, reads: Reads | None = None
+    ) -> AgentOutput:
         """The same from a root state."""
-        # [A, 4H], what each action adds; contiguous, since all rows of a batch read it.
-        rows = self.core.linear.weight[:, : self.core.input_size].t().contiguous()
         if actions is not None:
-            return self._read(lstm_gates(recurrent + nn.functional.embedding(actions, rows), cell).hidden)  # [..., H]
-        together = max(1, CACHED // (rows.shape[0] * cell.shape[-1]))
+            return self._read(lstm_gates(recurrent + self._action_gates(actions), cell).hidden, None)  # [..., H]
+        rows = self._action_gates()
+        together = max(1, ROWS // rows.shape[0])
         states = math.prod(cell.shape[:-1])
         wrapped = is_functorch_wrapped_tensor(cell) or is_functorch_wrapped_tensor(rows)
         if torch.is_grad_enabled() or cell.device.type != "cpu" or wrapped or states <= together:
-            return self._of_all(cell, recurrent, rows)
+            return self._of_all(cell, recurrent, rows, reads)
         # A few states at a time: what lies between root and outputs is many times as large as both.
         pairs = zip(cell.flatten(0, -2).split(together), recurrent.flatten(0, -2).split(together), strict=True)
-        parts = [self._of_all(*pair, rows) for pair in pairs]
-        return {name: torch.cat([part[name] for part in parts]).unflatten(0, cell.shape[:-1]) for name in self.heads}
+        parts = [self._of_all(*pair, rows, reads) for pair in pairs]
+        return {name: torch.cat([part[name] for part in parts]).unflatten(0, cell.shape[:-1]) for name in parts[0]}
 
-    def _of_all(self, cell: Tensor, recurrent: Tensor, rows: Tensor) -> AgentOutput:
+    def _action_gates(self, actions: Tensor | None = None) -> Tensor:
+        """What actions add to the pre-activations: all of them, [A, 4H], or the given ones, [...] -> [..., 4H]."""
+        weight = self.core.linear.weight[:, : self.core.input_size]  # [4H, A]
+        if weight.device.type == "cpu":
+            # A product with one-hot actions: a compiler would walk the columns of a lookup number by number.
+            every = torch.arange(self.core.input_size)
+            taken = every if actions is None else actions
+            return nn.functional.linear((taken.unsqueeze(-1) == every).to(weight.dtype), weight)
+        # On a GPU no product, which might be rounded; contiguous, since all rows of a batch read it.
+        rows = weight.t().contiguous()
+        return rows if actions is None else nn.functional.embedding(actions, rows)
+
+    def _of_all(self, cell: Tensor, recurrent: Tensor, rows: Tensor, reads: Reads | None) -> AgentOutput:
+        if passes_gpu.serves(cell, recurrent, rows):
+            flat = torch.ops.disco_torch.action_hiddens(cell.flatten(0, -2), recurrent.flatten(0, -2), rows)
+            return self._read(flat.unflatten(0, cell.shape[:-1]), reads)
         # Gate by gate: the sum of them all would be the largest tensor of the model.
         parts = zip(recurrent.unsqueeze(-2).chunk(4, dim=-1), rows.chunk(4, dim=-1), strict=True)
         i, g, f, o = (part + row for part, row in parts)  # [..., A, H] each, see `lstm_gates`
         cells = torch.sigmoid(f + 1.0) * cell.unsqueeze(-2) + torch.sigmoid(i) * torch.tanh(g)
         # Broadcasting may have left another order of memory, which would make each head a batch of small products.
-        return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous())
+        return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous(), reads)
 
-    def _read(self, hidden: Tensor) -> AgentOutput:
-        return {name: head(hidden) for name, head in self.heads.items()}
+    def _read(self, hidden: Tensor, reads: Reads | None) -> AgentOutput:
+        if reads is None:
+            return {name: head(hidden) for name, head in self.heads.items()}
+        out: AgentOutput = {}
+        for name, read in reads.items():
+            rows = self.heads[name](hidden)
+            with torch.autocast(hidden.device.type, enabled=False):  # what is done to outputs is not part of the network
+                out |= read(rows)
+        return out

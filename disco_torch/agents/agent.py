@@ -7,14 +7,14 @@ An `Agent` module holds an architecture and a first set of weights. Learning pas
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from disco_torch.agents.action_model import ActionModel
+from disco_torch.agents.action_model import ActionModel, Reads
 from disco_torch.layers import MLP, init_params
 from disco_torch.types import (
     AgentOutput,
@@ -37,6 +37,7 @@ class AgentConfig:
       head_mlp_hiddens: hidden layers of each head per action.
       head_w_init_std: initial scale of the heads on the torso.
       observation_scale: factors of the flat observation, one for all of it or one for each entry; none leaves it as it is.
+      bfloat16: the network's products in 16 bits, on a GPU; parameters, losses and the rule stay in 32.
     """
 
     dense: Sequence[int] = (512, 512)
@@ -44,6 +45,7 @@ class AgentConfig:
     head_mlp_hiddens: Sequence[int] = (128,)
     head_w_init_std: float | None = 1e-2
     observation_scale: Sequence[float] = ()
+    bfloat16: bool = field(default=False, metadata={"later": True})
 
     def __post_init__(self) -> None:
         if not self.dense:
@@ -152,8 +154,30 @@ class Agent(nn.Module):
         *,
         outputs: Literal["all", "policy", "learning", "taken"] = "all",
         actions: Tensor | None = None,
+        reads: Reads | None = None,
     ) -> Any:
         """Outputs for rows of observations; see `unroll`, `act`, `learning_outputs` and `taken_outputs`."""
+        if not self.config.bfloat16:
+            return self._outputs(observations, should_reset, state, outputs, actions, reads)
+        device = tree_leaves(observations)[0].device.type
+        if device != "cuda":
+            raise ValueError(f"`bfloat16` must be False on a {device}, got True; it is for GPUs.")
+        # Without the cache: what was rounded where nothing is differentiated would be used where something is.
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+            out, other = self._outputs(observations, should_reset, state, outputs, actions, reads)
+        # Those per action stay as they are: they are large, and the rule rounds up what it makes of them.
+        out |= {name: out[name].float() for name in self.heads if name in out}
+        return out, {name: x.float() for name, x in other.items()} if outputs in ("learning", "taken") and other else other
+
+    def _outputs(
+        self,
+        observations: Observations,
+        should_reset: Tensor | None,
+        state: Any,
+        outputs: str,
+        actions: Tensor | None,
+        reads: Reads | None,
+    ) -> tuple[AgentOutput, Any]:
         torso, state = self.embed(observations, should_reset, state)
         if outputs == "policy":
             return {"logits": self.heads["logits"](torso)}, state
@@ -161,17 +185,22 @@ class Agent(nn.Module):
         if self.action_model is None:
             return (out, state) if outputs == "all" else (out, None)
         if outputs == "all":
-            return out | self.action_model(torso), state
+            return out | self.action_model(torso, reads=reads), state
         root = self.action_model.root_state(torso)
         if outputs == "learning":
             with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
-                out |= self.action_model.outputs(*root)
+                out |= self.action_model.outputs(*root, reads=reads)
         assert actions is not None
         cell, recurrent = (x[:-1] for x in root)
         return out, self.action_model.outputs(cell, recurrent, actions[:-1].long())
 
     def unroll(
-        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+        self,
+        params: Params,
+        observations: Observations,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+        reads: Reads | None = None,
     ) -> tuple[AgentOutput, Any]:
         """Outputs for rows of observations, with the given parameters.
 
@@ -180,23 +209,24 @@ class Agent(nn.Module):
           observations: tree of [T, B, ...].
           should_reset: [T, B], rows that begin an episode; for agents with memory.
           state: the memory before the first row.
+          reads: what to read of the outputs per action, by head; what it gives takes their place. None: all of them.
 
         Returns:
           Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.
         """
-        return functional_call(self, params, (observations, should_reset, state))
+        return functional_call(self, params, (observations, should_reset, state), {"reads": reads})
 
     def learning_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor
+        self, params: Params, rollout: Rollout, should_reset: Tensor, reads: Reads | None = None
     ) -> tuple[AgentOutput, AgentOutput | None]:
         """What one update needs, from one pass: all outputs, and those of the taken actions with a graph.
 
         Returns:
-          All outputs, [T+1, B, ...], those per action without a graph; and the outputs per action at the taken actions,
-          [T, B, size], or None if there are none.
+          All outputs, [T+1, B, ...], those per action (or what `reads` reads of them, see `unroll`) without a graph; and
+          the outputs per action at the taken actions, [T, B, size], or None if there are none.
         """
         args = (rollout.observations, should_reset, rollout.first_state)
-        return functional_call(self, params, args, {"outputs": "learning", "actions": rollout.actions})
+        return functional_call(self, params, args, {"outputs": "learning", "actions": rollout.actions, "reads": reads})
 
     def taken_outputs(
         self, params: Params, rollout: Rollout, should_reset: Tensor

@@ -232,11 +232,22 @@ the rule gets no signal."""
 
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
+
+def small_catch(agents: int) -> tuple[HabitatConfig]:
+    return (HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=agents),)
+
+
 PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
     "notebook": (
         "the released notebook's: 2 agents on 5x5 Catch, from random weights",
+        DiscoverConfig(groups=(GroupConfig(small_catch(agents=2), NOTEBOOK_AGENT),)),
+    ),
+    "notebook-lives": (
+        "goes on with a rule that `notebook` found, given as `--start`: 16 agents that die, so that it learns to begin",
         DiscoverConfig(
-            groups=(GroupConfig((HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2),), NOTEBOOK_AGENT),),
+            groups=(GroupConfig(small_catch(agents=16), NOTEBOOK_AGENT, learning_rates=(1e-3, 2e-3, 4e-3)),),
+            lifetimes=(200, 400, 800),
+            meta_updates=1000,
         ),
     ),
     "grove5": ("the embedded rule's: 52 agents in levels of 5 families, from random weights", GROVE5),

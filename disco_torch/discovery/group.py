@@ -187,6 +187,7 @@ class Group:
             if state.rings is not None:
                 state.rings = forget(state.rings, which)
             for record in state.window:
+                assert record.goes_on is not None
                 record.goes_on = record.goes_on.index_fill(0, which, 0.0)
         return len(due)
 
@@ -239,18 +240,19 @@ class Group:
         self, record: Record, cotangent: Cotangent, grads: Params, rates: Tensor
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
         """The way back through one update of all agents; adds to the gradients of the rule."""
-        share = 1.0 / self.config.window
+        share, on = 1.0 / self.config.window, record.goes_on
 
-        def one(eta: Params, passage: Passage, rollout: Rollout, cotangent: Cotangent, on: Tensor, rate: Tensor) -> Any:
-            def kept(tree: Any) -> Any:
-                # Chosen and not multiplied: a life may have ended because its numbers were not finite.
-                return tree_map(lambda x: torch.where(on > 0, x, torch.zeros_like(x)), tree)
+        def kept(tree: Any) -> Any:
+            # Chosen and not multiplied: a life may have ended because its numbers were not finite.
+            if on is None:
+                return tree
+            return tree_map(lambda x: torch.where(along(on > 0, x), x, torch.zeros_like(x)), tree)
 
-            back = self.meta_gradient.through_inner_update
-            return kept(back(eta, passage, rollout, kept(cotangent), share, rate))
+        def one(eta: Params, passage: Passage, rollout: Rollout, cotangent: Cotangent, rate: Tensor) -> Any:
+            return self.meta_gradient.through_inner_update(eta, passage, rollout, cotangent, share, rate)
 
-        args = (record.eta, record.passage, record.rollout, cotangent, record.goes_on, rates)
-        eta_bar, cotangent, regularizer, logs = vmap(one, in_dims=(None, *[0] * 5))(*args)
+        args = (record.eta, record.passage, record.rollout, kept(cotangent), rates)
+        eta_bar, cotangent, regularizer, logs = kept(vmap(one, in_dims=(None, *[0] * 4))(*args))
         return {name: grad + eta_bar[name] for name, grad in grads.items()}, cotangent, regularizer, logs
 
     def _lanes(self, tree: Any) -> Any:
@@ -304,7 +306,7 @@ class Group:
 
         if not config.fresh_validation:
             *ahead, valid = [collect() for _ in range(config.updates_per_meta_update + 1)]
-        window = list(state.window)
+        window, overlap = list(state.window), config.window - config.updates_per_meta_update
         for n in range(config.updates_per_meta_update):
             collected = ahead[n] if ahead else collect()
             batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), collected)
@@ -315,15 +317,15 @@ class Group:
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
             after, values, gains, agent_logs = tree_map(Tensor.contiguous, after)
             passage = Passage(learners.params, learners.meta_state, gains)
-            window.append(Record(eta, passage, batch, torch.ones_like(rates)))
+            window.append(Record(eta, passage, batch, torch.ones_like(rates) if overlap else None))
             learners = after
         if config.fresh_validation:
             valid = collect()
         grads, logs = self._gradient(window, eta, learners, values, valid, rates)
         gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
-        # What the next window shares with this one; what it does not is not needed any more.
-        window = window[len(window) - min(len(window), config.window - config.updates_per_meta_update) :]
-        return GroupState(learners, values, acting, window, rings), (gradient, agent_logs)
+        # What the next window shares with this one.
+        kept = window[-overlap:] if overlap else []
+        return GroupState(learners, values, acting, kept, rings), (gradient, agent_logs)
 
     def _gradient(
         self,
@@ -342,7 +344,7 @@ class Group:
             grads, cotangent, regularizer, part = self._through(record, cotangent, grads, rates)
             regularizers.append(regularizer)
             parts.append(part)
-        counted = torch.stack([record.goes_on for record in window]).sum(0)
+        counted: Any = sum(1 if record.goes_on is None else record.goes_on for record in window)
         logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
         logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / self.config.window  # whose gradient this is
         logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
@@ -353,6 +355,11 @@ def seed_of(*parts: int) -> int:
     """A seed from several numbers; other numbers give an unrelated one."""
     digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
+
+
+def along(which: Tensor, like: Tensor) -> Tensor:
+    """[P] with dimensions added to broadcast along `like`, [P, ...]."""
+    return which.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def put(tree: Any, where: int | slice, new: Any) -> Any:

@@ -15,13 +15,14 @@ from disco_torch.types import Logs, Params, Rollout, tree_dataclass
 class Record:
     """One update of all agents, as the way back needs it; all leaves but `eta` are [P, ...].
 
-    `goes_on` is 0 where the agent that was updated has been replaced since: nothing of it counts any more.
+    `goes_on` is 0 where the agent that was updated has been replaced since: nothing of it counts any more. None where
+    windows do not overlap, so that this cannot be.
     """
 
     eta: Params
     passage: Passage
     rollout: Rollout
-    goes_on: Tensor
+    goes_on: Tensor | None = None
 
 
 @tree_dataclass

@@ -15,13 +15,13 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.group import Group
+from disco_torch.discovery.group import Group, along
 from disco_torch.discovery.habitats import shares_of
 from disco_torch.discovery.population_state import load_group, merge_groups, save_group
 from disco_torch.discovery.processes import World
 from disco_torch.discovery.records import GroupGradient
 from disco_torch.discovery.snapshots import load_start, save_snapshot
-from disco_torch.kernels import SPEEDS
+from disco_torch.kernels import SPEEDS, keep_freed_memory
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.training.checkpoint import pack, unpack
 from disco_torch.types import Logs, Params, tree_map
@@ -53,6 +53,7 @@ class DiscoverySession:
             name = "captured" if self.device.type == "cuda" else "traced"
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as JAX does
+        keep_freed_memory()
         dtype = getattr(torch, config.dtype)
         self.rule, moments = load_start(config)
         self.rule.to(self.device, dtype).requires_grad_(False)
@@ -250,11 +251,6 @@ def copies_of(tree: Any, number: int) -> Any:
 def is_finite(grads: Params) -> Tensor:
     """Whether all of an agent's gradient is finite, [P]."""
     return torch.stack([g.flatten(1).sum(1) for g in grads.values()]).sum(0).isfinite()
-
-
-def along(which: Tensor, like: Tensor) -> Tensor:
-    """[P] with dimensions added to broadcast along `like`, [P, ...]."""
-    return which.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def select(which: Tensor, a: Any, b: Any) -> Any:

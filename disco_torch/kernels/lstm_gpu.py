@@ -34,13 +34,17 @@ if triton is not None:
         return 2.0 * tl.sigmoid(2.0 * x) - 1.0
 
     @triton.jit
-    def _meet(counter, goal, PATIENCE: tl.constexpr):  # type: ignore[no-untyped-def]
-        """Waits until `goal` programs have come here since the start; False if they do not come."""
+    def _arrive(counter):  # type: ignore[no-untyped-def]
+        """Says that this program has written what the others wait for."""
         tl.debug_barrier()
-        seen = tl.atomic_add(counter, 1, sem="acq_rel") + 1
-        looks = 0
+        tl.atomic_add(counter, 1, sem="release")
+
+    @triton.jit
+    def _wait(counter, goal, PATIENCE: tl.constexpr):  # type: ignore[no-untyped-def]
+        """Until `goal` programs have come since the start; False if they do not come."""
+        looks, seen = 0, 0
         while (seen < goal) & (looks < PATIENCE):
-            seen = tl.atomic_add(counter, 0, sem="acq_rel")
+            seen = tl.atomic_add(counter, 0, sem="acquire")
             looks += 1
         tl.debug_barrier()
         return seen >= goal
@@ -73,14 +77,15 @@ if triton is not None:
             cell = f * cell * keep + i * g
             own = here * H + units[None, :]
             tl.store(hiddens + own, o * _tanh(cell), inside)
+            _arrive(counters + tl.program_id(1))
+            # The others do not wait for these.
             tl.store(cells + own, cell, inside)
             tl.store(acts + at, i, inside)
             tl.store(acts + at + H, g, inside)
             tl.store(acts + at + 2 * H, f, inside)
             tl.store(acts + at + 3 * H, o, inside)
-            if UNITS < H:
-                met = _meet(counters + tl.program_id(1), (step + 1) * (H // UNITS), PATIENCE)
-                cell = tl.where(met, cell, float("nan"))
+            met = _wait(counters + tl.program_id(1), (step + 1) * (H // UNITS), PATIENCE)
+            cell = tl.where(met, cell, float("nan"))
 
     @triton.jit
     def _backward_kernel(  # type: ignore[no-untyped-def]
@@ -111,11 +116,9 @@ if triton is not None:
             tl.store(gates_bar + at + 2 * H, cell_bar * found * f * (1.0 - f), inside)
             tl.store(gates_bar + at + 3 * H, hidden_bar * squashed * o * (1.0 - o), inside)
             cell_bar = cell_bar * f * keep
-            if UNITS < H:
-                met = _meet(counters + tl.program_id(1), (t + 1) * (H // UNITS), PATIENCE)
-                cell_bar = tl.where(met, cell_bar, float("nan"))
-            else:
-                tl.debug_barrier()
+            _arrive(counters + tl.program_id(1))
+            met = _wait(counters + tl.program_id(1), (t + 1) * (H // UNITS), PATIENCE)
+            cell_bar = tl.where(met, cell_bar, float("nan"))
             all_units = gates_bar + here * (4 * H) + every[None, :]
             total = tl.dot(tl.load(all_units, inside, 0.0, cache_modifier=".cg"), w_i, input_precision=PRECISION)
             total += tl.dot(tl.load(all_units + H, inside, 0.0, cache_modifier=".cg"), w_g, input_precision=PRECISION)
@@ -130,7 +133,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B:
     programs = H // units
     tiles = max(1, processors(weight) // programs)
     rows = next((rows for rows in (16, 32) if rows * tiles >= B), 64)
-    precision = "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"  # the former is as good as float32
     for first in range(0, B, rows * tiles):
         grid = (programs, min(tiles, -(-(B - first) // rows)))
         counters = torch.zeros(tiles, dtype=torch.int32, device=weight.device)
@@ -151,7 +154,6 @@ torch.library.define(
 )
 
 
-@torch.library.impl("disco_torch::reversed_lstm", "default")
 def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states [T, B, H], activated gates [T, B, 4H] and cell states [T, B, H], from the last step to the first.
 
@@ -165,13 +167,16 @@ def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor,
     return hiddens, acts, cells
 
 
-@torch.library.impl("disco_torch::reversed_lstm_backward", "default")
 def reversed_lstm_backward(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
     """The cotangent of the gates, [T, B, 4H], from that of the hidden states."""
     gates_bar = torch.empty_like(acts)
     tensors = (hiddens_bar.contiguous(), weight, keeps.contiguous(), acts.contiguous(), cells.contiguous(), gates_bar)
     _launch(_backward_kernel, tensors, weight, acts.shape[0], acts.shape[1])
     return gates_bar
+
+
+torch.library.impl("disco_torch::reversed_lstm", "default", reversed_lstm)
+torch.library.impl("disco_torch::reversed_lstm_backward", "default", reversed_lstm_backward)
 
 
 @torch.library.register_fake("disco_torch::reversed_lstm")

@@ -23,6 +23,9 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from disco_torch.kernels.fusing import fused, join_relus
+from disco_torch.kernels.simplifying import simplify
+
 WARM_UPS = 2
 
 
@@ -60,8 +63,8 @@ class Recorded:
       fn: the plain function.
       speed: stages to go through.
       name: for notices.
-      carry: the first argument is a state, which the first of the results replaces. Captured, it stays where it is: the
-        state that a call returns is overwritten by the next one. Where nothing is traced, `fn` may write into it.
+      carry: the first argument is a state, which the first of the results replaces. On a GPU it may stay where it is: a
+        state that was passed on or returned is overwritten by the next call. Where nothing is traced, `fn` may do so, too.
     """
 
     def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "", *, carry: bool = False) -> None:
@@ -99,12 +102,15 @@ class Recorded:
 
         # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
         tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+        carried = carried if self.speed.capture and on_gpu(tensors) else 0
+        if carried:
+            tensors = [tensor.clone() for tensor in tensors]  # the first of them are written into
         run: Callable[..., Any] = flat_fn
         if self.speed.trace or self.speed.compile:
             flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
         stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
             (self.speed.trace or self.speed.compile, "trace", lambda fn: traced(fn, tensors)),
-            (self.speed.compile, "compile", lambda fn: fused(fn, tensors)),
+            (self.speed.compile, "compile", lambda fn: fused(fn, tensors, carried)),
             (self.speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors, carried)),
         ]
         for wanted, stage, apply in stages:
@@ -140,40 +146,12 @@ def on_gpu(tensors: list[Tensor]) -> bool:
 
 def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operations of `fn` as a graph, without repetitions and dead ends."""
-    from torch.fx.passes.dialect.common.cse_pass import CSEPass, get_CSE_banned_ops
-
     graph = make_fx(fn)(*tensors)
-    graph.graph.eliminate_dead_code()
-    result = CSEPass(get_CSE_banned_ops() | written_into(graph.graph))(graph)
-    simplified = graph if result is None else result.graph_module
-    simplified.graph.eliminate_dead_code()
-    simplified.recompile()
-    return simplified
-
-
-def written_into(graph: fx.Graph) -> set[Any]:
-    """Kinds of operations whose results are written into later: two equal ones of them are not one."""
-    found: set[Any] = set()
-    for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
-            continue
-        found.add(node.target.overloadpacket)
-        base = node.args[0]
-        while isinstance(base, fx.Node) and isinstance(base.target, torch._ops.OpOverload):
-            found.add(base.target.overloadpacket)
-            base = base.args[0] if base.target.is_view else None
-    return found
-
-
-def fused(graph: Callable[..., Any], tensors: list[Tensor]) -> Callable[..., Any]:
-    """The graph with its elementwise operations fused by PyTorch's compiler."""
-    import torch._inductor
-
-    assert isinstance(graph, fx.GraphModule)
-    compiled: Any = torch._inductor.compile(graph, [*tensors])
-    compiled(*tensors)  # some failures show only in the first run
-    return compiled
+    simplify(graph.graph)
+    if on_gpu(tensors):
+        join_relus(graph.graph)
+    graph.recompile()
+    return graph
 
 
 class Captured:

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
+from disco_torch.agents import Reads
 from disco_torch.checks import (
     check_actions,
     check_bool,
@@ -61,6 +62,14 @@ class UpdateRule(nn.Module):
     @abstractmethod
     def outputs(self, num_actions: int) -> OutputSpec:
         """What the agent must compute."""
+
+    def reads(self) -> Reads | None:
+        """All that `unroll_meta_net` reads of the agent's outputs per action; None: the outputs themselves.
+
+        A function for each head, of rows of its outputs. Where an agent knows of them, `agent_out` and what `unroll_fn`
+        returns hold what they give in place of the outputs, which are the largest tensors of an update and are not kept.
+        """
+        return None
 
     @abstractmethod
     def init_meta_state(self, agent_params: Params) -> Any:

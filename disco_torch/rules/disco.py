@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from disco_torch.agents import Reads
 from disco_torch.checks import check_between, check_shape
 from disco_torch.rules.base import (
     UpdateRule,
@@ -40,9 +41,9 @@ from disco_torch.values import (
     MovingAverage,
     ValueEncoding,
     estimate_q_values,
+    expected_q,
     importance_weights,
     normalize_estimates,
-    scalar_values,
 )
 
 
@@ -125,6 +126,15 @@ class DiscoUpdateRule(UpdateRule):
             target_params={name: param.detach().clone() for name, param in agent_params.items()},
         )
 
+    def reads(self) -> Reads | None:
+        """Action values, the embeddings of z and its mean for the logs: all that is read of the outputs per action."""
+        if not self.meta_net.reads_z_alone():
+            return None
+        return {"z": self.meta_net.z_reader(), "q": lambda q: {"q_value": self.encoding.to_scalar(q)}}
+
+    def _q_values(self, out: AgentOutput) -> Tensor:
+        return out["q_value"] if "q_value" in out else self.encoding.to_scalar(out["q"])
+
     def estimate(
         self,
         rollout: UpdateRuleInputs,
@@ -135,9 +145,8 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[ValueOuts, EmaState, EmaState]:
         """Retrace estimates from the online and the target network's action values, under the online policy."""
         logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
-        values, q_values = scalar_values(self.encoding, logits, None, rollout.agent_out["q"])
-        target_values, target_q_values = scalar_values(self.encoding, logits, None, target_out["q"])
-        assert q_values is not None
+        q_values, target_q_values = (self._q_values(out) for out in (rollout.agent_out, target_out))  # [T+1, B, A]
+        values, target_values = expected_q(logits, q_values), expected_q(logits, target_q_values)
         outs = estimate_q_values(
             values,
             q_values,
@@ -169,7 +178,8 @@ class DiscoUpdateRule(UpdateRule):
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        if "q_value" not in rollout.agent_out:  # then they were read, see `reads`
+            check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
         target_out = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
         values, adv_state, td_state = self.estimate(
             rollout, target_out, meta_state, hyper.value_fn_td_lambda, mean_across_processes
@@ -248,7 +258,7 @@ class DiscoUpdateRule(UpdateRule):
             logs = {
                 "logits": logits.mean(),
                 "y": y.mean(),
-                "z": rollout.agent_out.get("z", z)[:T].mean(),
+                "z": rollout.agent_out.get("z_mean", rollout.agent_out.get("z", z))[:T].mean(),
                 "entropy": entropy_of_logs(log_pi).mean(),
                 "y_entropy": entropy_of_logs(log_y).mean(),
                 "z_entropy": entropy_of_logs(log_z).mean(),

@@ -162,7 +162,7 @@ def _normalize(x: Tensor, context: InputContext, key: str) -> Tensor:
 
 TRANSFORMS: dict[str, Callable[[Tensor, InputContext], Tensor]] = {
     "identity": lambda x, _: x,
-    "softmax": lambda x, _: torch.softmax(x, dim=-1),
+    "softmax": lambda x, _: torch.softmax(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32)),
     "log_softmax": lambda x, _: torch.log_softmax(x, dim=-1),
     "select_a": _select_a,
     "at_taken": _at_taken,
@@ -217,26 +217,30 @@ def normalizer_keys(configs: Sequence[TransformConfig]) -> list[str]:
 
 def read_inputs(configs: Sequence[TransformConfig], inputs: UpdateRuleInputs, context: InputContext) -> list[Tensor]:
     """The tensors of a list of inputs, in order. Beginnings that inputs share are computed once."""
-    tensors = []
-    for config in configs:
-        if config.source not in context.shared:
-            source = SOURCES[config.source](inputs)
-            if source is None:
-                raise ValueError(
-                    f"the rule's inputs lack {config.source!r}, which its meta-network reads; "
-                    "call `rule.unroll_meta_net`, which computes it, or fill it in UpdateRuleInputs."
-                )
-            context.shared[config.source] = source
-        x, cache = context.shared[config.source], context.shared
-        for i, step in enumerate(config.transforms):
-            key = prefix_key(config, i + 1)
-            if step in OWN_STEPS:
-                cache = context.own
-            if key not in cache:
-                cache[key] = _apply(step, x, context, key)
-            x = cache[key]
-        tensors.append(x)
-    return tensors
+    return [_begun(config, len(config.transforms), inputs, context) for config in configs]
+
+
+def _begun(config: TransformConfig, length: int, inputs: UpdateRuleInputs, context: InputContext) -> Tensor:
+    """An input after its first `length` transforms."""
+    key = prefix_key(config, length)
+    cache = context.own if any(step in OWN_STEPS for step in config.transforms[:length]) else context.shared
+    if key not in cache:
+        if length:
+            x = _begun(config, length - 1, inputs, context)
+            cache[key] = _apply(config.transforms[length - 1], x, context, key)
+        else:
+            cache[key] = _source(config.source, inputs)
+    return cache[key]
+
+
+def _source(name: str, inputs: UpdateRuleInputs) -> Tensor:
+    source = SOURCES[name](inputs)
+    if source is None:
+        raise ValueError(
+            f"the rule's inputs lack {name!r}, which its meta-network reads; "
+            "call `rule.unroll_meta_net`, which computes it, or fill it in UpdateRuleInputs."
+        )
+    return source
 
 
 def flat_inputs(

@@ -7,7 +7,7 @@ state-of-the-art reinforcement learning algorithms", Nature 648 (2025).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from disco_torch.rules.inputs import (
     normalizer_keys,
 )
 from disco_torch.types import (
+    AgentOutput,
     MeanAcrossProcesses,
     Targets,
     UpdateRuleInputs,
@@ -137,9 +138,10 @@ class InputEncoder(nn.Module):
         num_bins: int,
         embedding_size: Sequence[int],
         policy_channels: Sequence[int],
+        z_name: str = "z_embedding",
     ) -> None:
         super().__init__()
-        self.option = option
+        self.option, self.z_name = option, z_name
         self.y_net = MLP(prediction_size, embedding_size)
         self.z_net = MLP(prediction_size, embedding_size)
         features, channels = self._count_features(prediction_size, num_bins)
@@ -171,6 +173,7 @@ class InputEncoder(nn.Module):
             normalizers=normalizers,
             mean_across_processes=mean,
             shared=shared,
+            own=embedded_z(inputs, self.z_name),
         )
         base = flat_inputs(self.option.base, inputs, context, (T, B))
         per_action = flat_inputs(self.option.action_conditional, inputs, context, (T, B, num_actions))
@@ -207,6 +210,17 @@ class InputEncoder(nn.Module):
         return counts[0]
 
 
+Z_INPUTS = {(group, "softmax", "z_net") for group in ("agent_out", "extra_from_rule/target_out")}
+"""Where z is read and how it begins; all of it can be read beforehand."""
+
+
+def embedded_z(inputs: UpdateRuleInputs, name: str) -> dict[str, Tensor]:
+    """The inputs that `MetaNet.z_reader` has read already, by their keys."""
+    outs = (inputs.agent_out, (inputs.extra_from_rule or {}).get("target_out", {}))
+    groups = ("agent_out", "extra_from_rule/target_out")
+    return {f"{group}/z softmax z_net": out[name] for group, out in zip(groups, outs, strict=True) if name in out}
+
+
 def zero_inputs(num_actions: int, prediction_size: int, num_bins: int, T: int = 2, B: int = 1) -> UpdateRuleInputs:
     """Inputs of the right shapes and no content, to find sizes with."""
     A, Y, V = num_actions, prediction_size, num_bins
@@ -241,7 +255,12 @@ class MetaRNN(nn.Module):
         super().__init__()
         sizes = config.meta_rnn
         self.encoder = InputEncoder(
-            config.input_option, config.prediction_size, num_bins, sizes.pred_embedding_size, sizes.policy_channels
+            config.input_option,
+            config.prediction_size,
+            num_bins,
+            sizes.pred_embedding_size,
+            sizes.policy_channels,
+            "z_embedding_meta_rnn",
         )
         width = self.encoder.out_features + 1 + self.encoder.y_net.out_features
         self.embedding = MLP(width, sizes.embedding_size)
@@ -292,6 +311,31 @@ class MetaNet(nn.Module):
             "meta_rnn": self.meta_rnn.encoder.initial_normalizers(),
         }
         return MetaRNNState(zeros.hidden, zeros.cell, normalizers)
+
+    def reads_z_alone(self) -> bool:
+        """Whether its inputs read no output per action but z, and that through `z_net`."""
+        option = self.config.input_option
+        per_action = [
+            x for x in (*option.base, *option.action_conditional) if x.source.endswith(("/z", "_out/q", "/aux_pi"))
+        ]
+        return all((x.source.removesuffix("/z"), *x.transforms[:2]) in Z_INPUTS for x in per_action)
+
+    def z_reader(self) -> Callable[[Tensor], AgentOutput]:
+        """What is read of z, [..., Y]: both encoders' embeddings of it, from one product, and its mean."""
+        encoders = (self.encoder, self.meta_rnn.encoder)
+        firsts = [encoder.z_net.linears()[0] for encoder in encoders]
+        weight, bias = torch.cat([x.weight for x in firsts]), torch.cat([x.bias for x in firsts])
+
+        def read(z: Tensor) -> AgentOutput:
+            hidden = nn.functional.linear(torch.softmax(z, dim=-1, dtype=weight.dtype), weight, bias)
+            out = {"z_mean": z.mean(dim=-1, dtype=weight.dtype)}
+            for encoder, x in zip(encoders, hidden.split([first.out_features for first in firsts], dim=-1), strict=True):
+                for layer in list(encoder.z_net)[1:]:
+                    x = layer(x)
+                out[encoder.z_name] = x
+            return out
+
+        return read
 
     def forward(
         self, inputs: UpdateRuleInputs, state: MetaRNNState, mean_across_processes: MeanAcrossProcesses | None = None

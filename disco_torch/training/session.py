@@ -15,7 +15,7 @@ from torch import Tensor
 from disco_torch.agents import Agent
 from disco_torch.data import ActorState, Collector, Episodes, Replay, init_actor, memory_resets
 from disco_torch.envs import Environment, make_env
-from disco_torch.kernels import SPEEDS, Recorded, Speed
+from disco_torch.kernels import SPEEDS, Recorded, Speed, keep_freed_memory
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.training.checkpoint import pack, unpack
 from disco_torch.training.config import TrainConfig
@@ -80,6 +80,7 @@ class TrainingSession:
         self.speed = resolve_speed(config.speed, self.device)
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # TF32, as JAX does
+        keep_freed_memory()
         self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
         self.rule: UpdateRule = load_rule(config.rule).to(self.device)
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)

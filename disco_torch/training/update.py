@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from disco_torch.agents import Agent, Reads
 from disco_torch.data import check_rollout, loss_mask, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
@@ -98,12 +99,14 @@ class Learner:
         check_rollout(rollout)
         resets = memory_resets(rollout)
         params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
+        reads = self.rule.reads() if isinstance(self.agent, Agent) else None
+        more = {} if reads is None else {"reads": reads}
         with torch.enable_grad():
-            agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets)
+            agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets, **more)
             inputs = rule_inputs(rollout, agent_out, value_out, taken_out)
             with torch.no_grad():  # the targets are constants of the agent's gradient
                 targets, meta_state = self.targets(
-                    state.params, state.meta_state, rollout, inputs, None, mean_across_processes
+                    state.params, state.meta_state, rollout, inputs, None, mean_across_processes, reads
                 )
             loss, logs = self.loss(rollout, inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
@@ -151,11 +154,13 @@ class Learner:
         inputs: UpdateRuleInputs,
         rule_params: Params | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
+        reads: Reads | None = None,
     ) -> tuple[Targets, Any]:
         """The rule's targets and next state. Gradients flow to the rule's parameters, the inputs and the state."""
 
         def unroll(params: Params, observations: Observations, should_reset: Tensor) -> AgentOutput:
-            return self.agent.unroll(params, observations, should_reset, rollout.first_state)[0]
+            more = () if reads is None else (reads,)  # an agent need not know of them
+            return self.agent.unroll(params, observations, should_reset, rollout.first_state, *more)[0]
 
         return self.rule.unroll_meta_net(
             inputs,

@@ -85,5 +85,6 @@ class ValueEncoding:
           [...]. Gradients flow to `net_out` alone.
         """
         # detached: the target is where the value should go, not something that moves towards the value.
-        target = (self.to_scalar(net_out.detach()) + td).detach()
+        with torch.no_grad():
+            target = (self.to_scalar(net_out.detach()) + td).detach()
         return self.loss_from_target(net_out, target)

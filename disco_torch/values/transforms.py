@@ -79,8 +79,9 @@ def two_hot(x: Tensor, num_bins: int, max_abs_value: float) -> Tensor:
 
 
 def bin_values(num_bins: int, max_abs_value: float, like: Tensor) -> Tensor:
-    """What the bins stand for, [num_bins], in the dtype and on the device of `like`."""
-    return torch.linspace(-max_abs_value, max_abs_value, num_bins, dtype=like.dtype, device=like.device)
+    """What the bins stand for, [num_bins], in the dtype of `like`, but at least 32 bits, and on its device."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    return torch.linspace(-max_abs_value, max_abs_value, num_bins, dtype=dtype, device=like.device)
 
 
 def from_two_hot(probs: Tensor, max_abs_value: float) -> Tensor:

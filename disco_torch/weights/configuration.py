@@ -44,12 +44,14 @@ def config_to_plain(config: object, where: str = "config") -> Any:
 def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     """The configuration of a class that `config_to_plain` gave this for; the inverse up to lists, which become tuples.
 
-    Every field must be there: one that took a default in silence would make another rule of the same weights.
+    Every field must be there: one that took a default in silence would make another rule of the same weights. Fields that
+    are marked as `later` came with a default that means what was done before; files from before do not have them.
     """
     if not isinstance(plain, Mapping):
         raise ValueError(f"`{where}` must be the fields of a {kind.__name__}, got {type(plain).__name__}.")
     hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    fields = dataclasses.fields(kind)  # type: ignore[arg-type]
+    names = [field.name for field in fields if field.name in plain or not field.metadata.get("later")]
     for name in sorted(set(names) ^ set(plain)):
         problem = "is missing" if name in names else "is not known"
         raise ValueError(f"`{where}.{name}` {problem}; was the file written by another version of disco-torch?")

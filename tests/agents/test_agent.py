@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from disco_torch.agents import ActionModel, Agent, AgentConfig, action_model, sample_actions
+from disco_torch.agents import ActionModel, Agent, AgentConfig, Reads, action_model, sample_actions
 from disco_torch.layers import LSTMState
 from disco_torch.rules import ActorCritic, DiscoUpdateRule
 from disco_torch.types import OutputSpec, Rollout
@@ -217,11 +217,11 @@ def test_action_model_of_given_actions_is_that_of_all_actions_at_them(randomize:
         torch.testing.assert_close(taken[name], select_action(every[name], actions))
 
 
-@pytest.mark.parametrize("cached", [1, 5 * 12, 11 * 12])  # one state at a time, five, all but one of twelve
-def test_a_few_states_at_a_time_are_all_of_them(cached: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", [1, 5 * 3, 11 * 3])  # one state at a time, five, all but one of twelve
+def test_a_few_states_at_a_time_are_all_of_them(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, torso = ActionModel(6, 3, {"z": 5, "q": 7}, 4, (5,)).double(), draw(4, 3, 6)
     whole = model(torso)
-    monkeypatch.setattr(action_model, "CACHED", cached)
+    monkeypatch.setattr(action_model, "ROWS", rows)
     with torch.no_grad():
         parts = model(torso)
     for name, want in whole.items():
@@ -253,6 +253,25 @@ def test_learning_outputs_are_all_outputs_and_the_taken_ones_with_a_graph(
             torch.autograd.grad(y.square().sum(), params["torso.0.weight"], retain_graph=True) for y in (x, selected)
         ]
         torch.testing.assert_close(*gradients)
+
+
+def test_what_is_read_of_outputs_takes_their_place(
+    make_rollout: Callable[..., Rollout], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent, rollout = make_agent(), make_rollout(A=3)
+    params, resets = agent.init(torch.Generator().manual_seed(0)), torch.zeros(7, 3, dtype=torch.bool)
+    reads: Reads = {"q": lambda q: {"q_sum": q.sum(dim=-1), "q_twice": 2.0 * q}}
+    want, _ = agent.unroll(params, rollout.observations, resets)
+    for rows in (1, 2048):  # in parts and as a whole
+        monkeypatch.setattr(action_model, "ROWS", rows)
+        with torch.no_grad():
+            alone, _ = agent.unroll(params, rollout.observations, resets, reads=reads)
+        out, taken = agent.learning_outputs(params, rollout, resets, reads)
+        for got in (alone, out):
+            assert got.keys() == {*SPEC.flat, "q_sum", "q_twice"}
+            torch.testing.assert_close(got["q_sum"], want["q"].sum(dim=-1))
+            torch.testing.assert_close(got["q_twice"], 2.0 * want["q"])
+        assert taken is not None and taken.keys() == dict(SPEC.per_action).keys()
 
 
 def test_observations_are_scaled_by_one_factor_or_one_for_each_entry() -> None:

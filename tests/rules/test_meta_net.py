@@ -331,3 +331,12 @@ def test_bad_inputs_are_refused_by_the_network_itself(tiny_rule: DiscoUpdateRule
         net(dataclasses.replace(inputs, extra_from_rule=None), net.initial_meta_rnn_state())
     with pytest.raises(ValueError, match=r"`actions` must be \[7, 3\], got \[6, 3\]; it needs one row more than `rewards`"):
         net(dataclasses.replace(inputs, actions=inputs.actions[:-1]), net.initial_meta_rnn_state())
+
+
+def test_outputs_per_action_are_read_beforehand_only_where_all_that_is_read_can_be(net: MetaNet) -> None:
+    assert net.reads_z_alone() == (net.config.input_option is not EVERYTHING)
+    z = torch.randn(4, 3, net.config.prediction_size, dtype=torch.float64)
+    read = net.z_reader()(z)
+    torch.testing.assert_close(read["z_embedding"], net.encoder.z_net(torch.softmax(z, -1)))
+    torch.testing.assert_close(read["z_embedding_meta_rnn"], net.meta_rnn.encoder.z_net(torch.softmax(z, -1)))
+    torch.testing.assert_close(read["z_mean"], z.mean(-1))

@@ -149,6 +149,17 @@ def test_targets_are_constants_even_of_a_rule_that_leaves_that_to_the_learner(
     assert_trees_equal(got, want)
 
 
+def test_an_update_that_reads_outputs_on_their_way_is_one_that_keeps_them(
+    learner: Learner, state: LearnerState, make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert learner.rule.reads() is not None
+    read, read_logs = learner.update(state, make_rollout())
+    monkeypatch.setattr(learner.rule, "reads", lambda: None)
+    kept, kept_logs = learner.update(state, make_rollout())
+    assert_trees_equal(read, kept, 1e-12)
+    assert_trees_equal(read_logs, kept_logs, 1e-12)
+
+
 def test_the_loss_is_averaged_over_the_steps_that_count(
     learner: Learner, state: LearnerState, make_rollout: MakeRollout
 ) -> None:

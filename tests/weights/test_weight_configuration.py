@@ -12,6 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from disco_torch.agents import AgentConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaNetInputOption, MetaRNNConfig, TransformConfig
 from disco_torch.rules.inputs import SOURCES, TRANSFORMS
 from disco_torch.weights.configuration import config_from_plain, config_to_plain, first_difference, flat_config
@@ -134,6 +135,13 @@ def test_a_missing_field_takes_no_default() -> None:
     del plain["value_discount"]
     with pytest.raises(ValueError, match=r"`config\.value_discount` is missing"):
         config_from_plain(DiscoConfig, plain)
+
+
+def test_a_field_that_came_later_has_its_default_in_files_from_before() -> None:
+    plain = config_to_plain(AgentConfig(dense=(3,)))
+    assert plain.pop("bfloat16") is False
+    assert config_to_plain(config_from_plain(AgentConfig, plain)) == plain | {"bfloat16": False}
+    assert config_from_plain(AgentConfig, plain | {"bfloat16": True}).bfloat16
 
 
 def test_differences_are_found() -> None:

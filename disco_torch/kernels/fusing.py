@@ -1,0 +1,74 @@
+"""Traced operations made fewer: those that the matrix product can do itself, and all others by PyTorch's compiler."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from disco_torch.kernels.cpu_biases import CPU_COMPILER_OPTIONS, split_biases
+
+aten = torch.ops.aten
+
+COMPILER_OPTIONS: dict[str, Any] = {
+    "max_pointwise_cat_inputs": 20,  # the rule lays some sixteen inputs side by side: one kernel, not one for each
+    "online_softmax": False,  # rows are short: read once, kept, and written once
+    "combo_kernels": True,  # most work is too small to fill a GPU: what does not depend on each other runs together
+}
+
+
+def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) -> Callable[..., Any]:
+    """The graph with its elementwise operations fused by PyTorch's compiler.
+
+    The first `carried` inputs may be overwritten with the first outputs, and returned as such.
+    """
+    import torch._inductor
+
+    assert isinstance(graph, fx.GraphModule)
+    own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+    options = COMPILER_OPTIONS
+    if not any(tensor.is_cuda for tensor in tensors):
+        options = CPU_COMPILER_OPTIONS
+        split_biases(own.graph)
+    carried = write_back(own.graph, carried)
+    own.recompile()
+    with torch.no_grad():  # parameters may be part of the graph; no derivative of it is wanted
+        compiled: Any = torch._inductor.compile(own, [*tensors], options)
+        compiled(*tensors)  # some failures show only in the first run
+    return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
+
+
+def write_back(graph: fx.Graph, carried: int) -> int:
+    """Writes the first `carried` outputs into the first inputs instead: the kernels that make them can do that.
+
+    Returns `carried`, or 0 where nothing was changed, since an output is an input that would be overwritten.
+    """
+    homes = [node for node in graph.nodes if node.op == "placeholder"][:carried]
+    (output,) = (node for node in graph.nodes if node.op == "output")
+    results: list[Any] = list(output.args[0])
+    if any(result in homes and homes.index(result) != i for i, result in enumerate(results)):
+        return 0
+    with graph.inserting_before(output):
+        for home, result in zip(homes, results, strict=False):
+            if result is not home:
+                graph.call_function(aten.copy_.default, (home, result))
+    output.args = (tuple(results[carried:]),)
+    return carried
+
+
+def join_relus(graph: fx.Graph) -> None:
+    """Where a product with a bias is only looked at through a relu, the product's own kernel does that, too."""
+    for relu in list(graph.nodes):
+        if relu.target is not aten.relu.default:
+            continue
+        product = relu.args[0]
+        while product.target is aten.view.default and len(product.users) == 1:
+            product = product.args[0]
+        if product.target is not aten.addmm.default or len(product.users) != 1 or product.kwargs:
+            continue
+        product.target = aten._addmm_activation.default
+        relu.replace_all_uses_with(relu.args[0])
+        graph.erase_node(relu)

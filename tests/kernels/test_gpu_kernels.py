@@ -1,0 +1,104 @@
+"""Kernels for a GPU are their plain twins; `benchmarks/check_fast_paths.py` compares all that is made of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.func import grad, vmap
+
+from disco_torch.kernels import lstm_gpu, passes_gpu, reversed_hiddens, softmax_mean
+from disco_torch.kernels.recording import Recorded, Speed
+from disco_torch.layers import LSTM, lstm_gates
+
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() or lstm_gpu.triton is None, reason="needs a GPU and Triton; run it on a machine with them"
+)
+
+
+@pytest.fixture(autouse=True)
+def _whole_products() -> None:
+    torch.set_float32_matmul_precision("highest")
+
+
+def draw(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).cuda()
+
+
+@pytest.mark.parametrize(("T", "B", "H"), [(29, 64, 256), (5, 7, 16), (3, 700, 128), (1, 1, 32)])
+def test_the_lstm_and_its_derivative(T: int, B: int, H: int) -> None:
+    lstm = LSTM(3, H).cuda()
+    x, resets, u = draw(T, B, 3), draw(T, B) > 1.0, draw(T, B, H, seed=1)
+    assert lstm_gpu.serves(x, H)
+    plain = lstm.unroll(x, resets, lstm.initial_state(B), reverse=True)[0]
+    fast = reversed_hiddens(lstm, x, resets)
+    torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    params = list(lstm.parameters())
+    for got, want in zip(*(torch.autograd.grad((y * u).sum(), params) for y in (fast, plain)), strict=True):
+        assert (got - want).norm() <= 1e-5 * want.norm()
+
+
+def test_the_lstm_of_several_agents() -> None:
+    lstm, xs, resets = LSTM(3, 64).cuda(), draw(4, 6, 5, 3), draw(6, 5) > 1.0
+    params = {name: param.detach() for name, param in lstm.named_parameters()}
+
+    def loss(params: dict[str, torch.Tensor], x: torch.Tensor, fast: bool) -> torch.Tensor:
+        with torch.nn.utils.stateless._reparametrize_module(lstm, params):
+            hiddens = (
+                reversed_hiddens(lstm, x, resets) if fast else lstm.unroll(x, resets, lstm.initial_state(5), reverse=True)[0]
+            )
+        return hiddens.square().sum()
+
+    together = vmap(grad(loss), in_dims=(None, 0, None))(params, xs, True)
+    for i, x in enumerate(xs):
+        for name, want in grad(loss)(params, x, False).items():
+            assert (together[name][i] - want).norm() <= 1e-5 * want.norm()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_hidden_states_of_all_actions(dtype: torch.dtype) -> None:
+    cell, recurrent, rows = draw(21, 40).to(dtype), draw(21, 160, seed=1).to(dtype), draw(3, 160, seed=2)
+    with torch.no_grad():
+        assert passes_gpu.serves(cell, recurrent, rows)
+        got = torch.ops.disco_torch.action_hiddens(cell, recurrent, rows)
+        want = lstm_gates(recurrent.float().unsqueeze(1) + rows, cell.float().unsqueeze(1)).hidden
+    tolerance = 1e-5 if dtype == torch.float32 else 1e-2
+    torch.testing.assert_close(got.float(), want, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_means_under_softmax(dtype: torch.dtype) -> None:
+    logits, values = (3.0 * draw(5, 7, 601)).to(dtype), torch.linspace(-300.0, 300.0, 601).cuda()
+    with torch.no_grad():
+        got = softmax_mean(logits, values)
+    torch.testing.assert_close(got, (torch.softmax(logits.float(), -1) * values).sum(-1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("speed", [Speed(capture=True), Speed(trace=True, capture=True), Speed(True, True, True)])
+def test_a_state_is_carried(speed: Speed) -> None:
+    def step(state: dict[str, torch.Tensor], x: torch.Tensor) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+        new = {"mean": 0.9 * state["mean"] + 0.1 * x, "slow": state["slow"].lerp(state["mean"], 0.5), "kept": state["kept"]}
+        return new, (x - state["mean"]).square().sum()
+
+    recorded = Recorded(step, speed, carry=True)
+    plain = {name: draw(5, seed=i) for i, name in enumerate(("mean", "slow", "kept"))}
+    state = {name: x.clone() for name, x in plain.items()}
+    for seed in range(4):
+        x = draw(5, seed=seed)
+        plain, want = step(plain, x)
+        state, got = recorded(state, x)
+        torch.testing.assert_close((state, got), (plain, want))
+
+
+def test_a_carried_window_moves_on() -> None:
+    """What the next state takes from the last one at another place is read before it is overwritten."""
+
+    def step(window: list[torch.Tensor], x: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
+        return [window[1], window[2], x + window[0]], window[0]
+
+    recorded = Recorded(step, Speed(capture=True), carry=True)
+    plain = [draw(3, seed=i) for i in range(3)]
+    window = [x.clone() for x in plain]
+    for seed in range(5):
+        plain, want = step(plain, draw(3, seed=seed))
+        window, got = recorded(window, draw(3, seed=seed))
+        torch.testing.assert_close((list(window), got), (plain, want), rtol=0, atol=0)

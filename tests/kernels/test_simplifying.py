@@ -1,0 +1,158 @@
+"""Simplified graphs compute what they did, with fewer operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.func import grad, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from disco_torch.kernels.fusing import fused, join_relus, write_back
+from disco_torch.kernels.simplifying import simplify, written_into
+from disco_torch.layers import MLP
+
+aten = torch.ops.aten
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def trace(fn: Callable[..., Any], *args: Tensor) -> fx.GraphModule:
+    with torch.no_grad():
+        return make_fx(fn)(*args)
+
+
+def number_of(graph: fx.Graph, target: Any) -> int:
+    return sum(node.target is target for node in graph.nodes)
+
+
+def simplified(fn: Callable[..., Any], *args: Tensor) -> fx.GraphModule:
+    """The simplified graph of a function, seen to give the same numbers as before."""
+    module = trace(fn, *args)
+    want = module(*args)
+    simplify(module.graph)
+    module.graph.lint()
+    module.recompile()
+    torch.testing.assert_close(module(*args), want, rtol=0, atol=0)
+    return module
+
+
+def test_what_is_computed_twice_is_computed_once() -> None:
+    def twice(x: Tensor, y: Tensor) -> Tensor:
+        return torch.tanh(x @ y).detach() + torch.tanh(x.view(3, 3) @ y) + torch.tanh(y @ x)
+
+    graph = simplified(twice, draw(3, 3), draw(3, 3, seed=1)).graph
+    assert number_of(graph, aten.mm.default) == 2 and number_of(graph, aten.tanh.default) == 2
+    assert number_of(graph, aten.detach.default) == 0 and number_of(graph, aten.view.default) == 0
+
+
+def test_targets_computed_with_and_without_a_derivative_are_computed_once() -> None:
+    """As the way back of a meta-gradient does, batched over agents."""
+
+    def loss(w: Tensor, x: Tensor) -> Tensor:
+        return torch.tanh(x @ w).square().sum()
+
+    def both(w: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            value = loss(w, x)
+        again, pull = vjp(lambda w: loss(w, x), w)
+        return value * again, pull(value)[0]
+
+    graph = simplified(lambda w, x: vmap(both, in_dims=(None, 0))(w, x), draw(3, 4), draw(2, 5, 3)).graph
+    assert number_of(graph, aten.tanh.default) == 1
+
+
+def test_a_reshape_between_reshapes_goes() -> None:
+    graph = simplified(lambda x: x.view(6).view(3, 2).view(2, 3) + x.view(2, 3), draw(2, 3)).graph
+    assert number_of(graph, aten.view.default) == 0
+
+
+def test_what_is_written_into_stays() -> None:
+    def scatter(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        first, second = torch.zeros_like(x), torch.zeros_like(x)
+        first[0], second[1] = x[0], x[1]
+        return first, second, first.view(-1) + second.view(-1)
+
+    module = simplified(scatter, draw(2, 3))
+    assert number_of(module.graph, aten.zeros_like.default) == 2 and len(written_into(module.graph)) >= 4
+
+
+def test_a_value_from_before_and_one_from_after_a_write_are_two() -> None:
+    def fill(x: Tensor) -> tuple[Tensor, Tensor]:
+        own = torch.zeros_like(x)
+        before = own.sum()
+        own.copy_(x)
+        return before, own.sum()
+
+    before, after = simplified(fill, draw(3))(draw(3))
+    assert before == 0 and after != 0
+
+
+def test_second_derivatives() -> None:
+    simplified(lambda w: grad(lambda v: grad(lambda u: torch.sin(u).prod())(v).square().sum())(w), draw(4))
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
+def test_a_relu_goes_into_its_product(shape: tuple[int, ...]) -> None:
+    net, x = MLP(4, (8, 8, 3)).double(), draw(*shape)
+    module = trace(net, x)
+    want = module(x)
+    join_relus(module.graph)
+    module.graph.lint()
+    module.recompile()
+    assert number_of(module.graph, aten.relu.default) == 0
+    assert number_of(module.graph, aten._addmm_activation.default) == 2
+    torch.testing.assert_close(module(x), want, rtol=1e-14, atol=1e-15)
+
+
+def test_a_relu_stays_where_its_input_is_used_otherwise() -> None:
+    weight, bias = draw(4, 3), draw(3)
+
+    def used_twice(x: Tensor) -> Tensor:
+        pre = torch.addmm(bias, x, weight)
+        return torch.relu(pre) + pre
+
+    module = trace(used_twice, draw(5, 4))
+    join_relus(module.graph)
+    assert number_of(module.graph, aten.relu.default) == 1
+
+
+def test_outputs_are_written_into_the_inputs_that_they_replace() -> None:
+    def step(a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
+        return [a + x, a * b, b.sum()]
+
+    args = draw(3), draw(3, seed=1), draw(3, seed=2)
+    module, want = trace(step, *args), step(*args)
+    assert write_back(module.graph, 2) == 2
+    module.graph.lint()
+    module.recompile()
+    rest = module(*args)
+    torch.testing.assert_close([args[0], args[1], *rest], want, rtol=0, atol=0)
+
+
+def test_inputs_that_are_outputs_elsewhere_are_not_written_into() -> None:
+    for fn in (lambda a, b: [b, a], lambda a, b: [a + b, b, a]):
+        module = trace(fn, draw(3), draw(3, seed=1))
+        nodes = len(module.graph.nodes)
+        assert write_back(module.graph, 2) == 0 and len(module.graph.nodes) == nodes
+
+
+@pytest.mark.slow
+def test_compiled_steps_carry_their_state() -> None:
+    def step(mean: Tensor, slow: Tensor, x: Tensor) -> list[Tensor]:
+        return [0.9 * mean + 0.1 * x, slow.lerp(mean, 0.5), (x - mean).square().sum()]
+
+    mean, slow = draw(5), draw(5, seed=1)
+    run = fused(trace(step, mean, slow, draw(5)), [mean.clone(), slow.clone(), draw(5)], carried=2)
+    state = [mean.clone(), slow.clone()]
+    for seed in range(3):
+        want = step(mean, slow, draw(5, seed=seed))
+        got = run(*state, draw(5, seed=seed))
+        torch.testing.assert_close(list(got), want, rtol=1e-14, atol=1e-15)
+        assert got[0] is state[0] and got[1] is state[1]
+        mean, slow = want[:2]
