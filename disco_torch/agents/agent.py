@@ -165,9 +165,7 @@ class Agent(nn.Module):
         # Without the cache: what was rounded where nothing is differentiated would be used where something is.
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             out, other = self._outputs(observations, should_reset, state, outputs, actions, reads)
-        # Those per action stay as they are: they are large, and the rule rounds up what it makes of them.
-        out |= {name: out[name].float() for name in self.heads if name in out}
-        return out, {name: x.float() for name, x in other.items()} if outputs in ("learning", "taken") and other else other
+        return tree_map(lambda x: x.float() if x.is_floating_point() else x, (out, other))
 
     def _outputs(
         self,

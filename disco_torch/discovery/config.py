@@ -136,6 +136,8 @@ class DiscoverConfig:
     def __post_init__(self) -> None:
         if not self.groups:
             raise ValueError("`groups` must name at least one group of agents, got none.")
+        if self.dtype == "float64" and any(group.agent.bfloat16 for group in self.groups):
+            raise ValueError("`bfloat16` of an agent must be False with `dtype` float64, got True; use float32.")
         least = {"meta_updates": 1, "window": 1, "stride": 0, "rollout_length": 2, "valid_length": 2, "num_envs": 1}
         least |= {"valid_envs": 0, "batch_size": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
         least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0}

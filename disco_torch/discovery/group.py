@@ -103,7 +103,7 @@ class Group:
         self.rings: Rings | None = None
         if self.config.replay_capacity:
             self.rings = Rings(self.config.replay_capacity, self.blank_rollout(self.config.num_envs))
-        return GroupState(learners, values, acting, [], None if self.rings is None else self.rings.empty())
+        return GroupState(learners, values, acting, None if self.rings is None else self.rings.empty(), [])
 
     def blank_rollout(self, batch: int) -> Rollout:
         """Zeros in the shapes of a rollout to learn from, [P, rows, batch, ...]."""
@@ -325,7 +325,7 @@ class Group:
         gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
         # What the next window shares with this one.
         kept = window[-overlap:] if overlap else []
-        return GroupState(learners, values, acting, kept, rings), (gradient, agent_logs)
+        return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs)
 
     def _gradient(
         self,

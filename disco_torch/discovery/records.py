@@ -29,14 +29,15 @@ class Record:
 class GroupState:
     """All of a group that learning changes: [P, ...] leaves, but for shared value functions and what worlds hold.
 
-    `window` holds the updates of meta-updates before that the next one still goes through.
+    `window` holds the updates of meta-updates before that the next one still goes through. It is the last, since it grows at
+    first: what is before it has the same place in every state.
     """
 
     learners: LearnerState
     values: ValueFunctionState
     acting: ActingState
+    rings: RingState | None
     window: list[Record]
-    rings: RingState | None = None
 
 
 @tree_dataclass

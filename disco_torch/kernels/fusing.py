@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from disco_torch.kernels.cpu_biases import CPU_COMPILER_OPTIONS, split_biases
+from disco_torch.kernels.simplifying import is_view
 
 aten = torch.ops.aten
 
@@ -44,12 +45,12 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
 def write_back(graph: fx.Graph, carried: int) -> int:
     """Writes the first `carried` outputs into the first inputs instead: the kernels that make them can do that.
 
-    Returns `carried`, or 0 where nothing was changed, since an output is an input that would be overwritten.
+    Returns `carried`, or 0 where nothing was changed, since an output is (a view of) an input that would be overwritten.
     """
     homes = [node for node in graph.nodes if node.op == "placeholder"][:carried]
     (output,) = (node for node in graph.nodes if node.op == "output")
     results: list[Any] = list(output.args[0])
-    if any(result in homes and homes.index(result) != i for i, result in enumerate(results)):
+    if any(viewed(result) in homes and result not in homes[i : i + 1] for i, result in enumerate(results)):
         return 0
     with graph.inserting_before(output):
         for home, result in zip(homes, results, strict=False):
@@ -57,6 +58,13 @@ def write_back(graph: fx.Graph, carried: int) -> int:
                 graph.call_function(aten.copy_.default, (home, result))
     output.args = (tuple(results[carried:]),)
     return carried
+
+
+def viewed(node: Any) -> Any:
+    """What a node is a view of, or itself."""
+    while isinstance(node, fx.Node) and is_view(node):
+        node = node.args[0]
+    return node
 
 
 def join_relus(graph: fx.Graph) -> None:

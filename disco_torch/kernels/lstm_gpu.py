@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-try:
-    import triton
+from disco_torch.kernels.gpu import has_triton, triton
+
+if triton is not None:
     import triton.language as tl
-except ImportError:  # no GPU build of PyTorch; the plain path serves
-    triton = None
 
 UNITS = 16
 """Hidden units of a program."""
@@ -24,7 +23,7 @@ PATIENCE = 1 << 24
 
 def serves(x: Tensor, hidden_size: int) -> bool:
     """Whether the kernels can be used: float32 on a GPU, with a size that they are written for."""
-    return triton is not None and x.is_cuda and x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256)
+    return x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256) and has_triton(x.device)
 
 
 if triton is not None:

@@ -6,19 +6,19 @@ Nothing here is differentiated: a rule reads all actions, but only the taken one
 import torch
 from torch import Tensor
 
-try:
-    import triton
+from disco_torch.kernels.gpu import has_triton, triton
+
+if triton is not None:
     import triton.language as tl
-except ImportError:  # no GPU build of PyTorch; the plain path serves
-    triton = None
 
 
 def serves(*tensors: Tensor) -> bool:
     """Whether the kernels can be used: on a GPU, where nothing is differentiated or batched by a transform."""
-    if triton is None or torch.is_grad_enabled():
+    if torch.is_grad_enabled():
         return False
     wrapped = torch._C._functorch.is_functorch_wrapped_tensor
-    return all(x.is_cuda and x.dtype in (torch.float32, torch.bfloat16) and not wrapped(x) for x in tensors)
+    dtypes = (torch.float32, torch.bfloat16)
+    return all(x.dtype in dtypes and not wrapped(x) and has_triton(x.device) for x in tensors)
 
 
 if triton is not None:

@@ -125,12 +125,19 @@ class Recorded:
                     )
                     if stage == "trace":
                         break
+                    if stage == "capture" and carried and self.speed.compile:
+                        run = on_copies(run, carried)
 
         def replay(leaves: list[Any]) -> Any:
             flat = run(*[leaf for leaf in leaves if isinstance(leaf, Tensor)])
             return pytree.tree_unflatten(list(flat), out_structure)
 
         return replay
+
+
+def on_copies(fn: Callable[..., Any], carried: int) -> Callable[..., Any]:
+    """A function that writes into its first arguments, on copies of them: the caller's may share their memory."""
+    return lambda *tensors: fn(*(tensor.clone() for tensor in tensors[:carried]), *tensors[carried:])
 
 
 def signature(leaf: Any) -> Any:
@@ -157,7 +164,8 @@ def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
 class Captured:
     """A function of GPU tensors as one CUDA graph. Inputs are copied in, outputs copied out.
 
-    The first `carried` outputs replace the first inputs, in place. Inputs that are there already are not copied.
+    The first `carried` outputs replace the first inputs, in place. Inputs that are there already are not copied. Until the
+    first call they hold what the warm-ups have left.
     """
 
     def __init__(self, fn: Callable[..., Any], tensors: list[Tensor], carried: int = 0) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
@@ -47,27 +48,38 @@ def merge_equal(graph: fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or node in written or any(each in written for each in node.all_input_nodes):
             continue
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            continue
         leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
-        key = (node.target, structure, *((type(leaf), leaf) for leaf in leaves))
+        # As text, a zero has its sign.
+        key = (node.target, structure, *((type(leaf), str(leaf) if isinstance(leaf, float) else leaf) for leaf in leaves))
         same = first.setdefault(key, node)
         if same is not node:
             node.replace_all_uses_with(same)
             graph.erase_node(node)
 
 
+def is_view(node: fx.Node) -> bool:
+    """Whether a node shows (a part of) its first input, which may be a list of such."""
+    return node.target is operator.getitem or (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view)
+
+
 def written_into(graph: fx.Graph) -> set[fx.Node]:
-    """The operations that write, what they write into, and all that this is a view of."""
+    """The operations that write, what they write into, all that this is a view of, and all views of that."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is None or not schema.is_mutable:
             continue
         found.add(node)
-        base = node.args[0]
-        while isinstance(base, fx.Node):
-            found.add(base)
-            views = isinstance(base.target, torch._ops.OpOverload) and (
-                base.target.is_view or base.target._schema.is_mutable
-            )
-            base = base.args[0] if views else None
+        given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
+        into = [given.get(argument.name) for argument in schema.arguments if argument.is_write]
+        for base in pytree.tree_leaves(into):
+            while isinstance(base, fx.Node) and base not in found:
+                found.add(base)
+                mutated = getattr(getattr(base.target, "_schema", None), "is_mutable", False)
+                base = base.args[0] if is_view(base) or mutated else None
+    for node in graph.nodes:
+        if is_view(node) and node.args[0] in found:
+            found.add(node)
     return found

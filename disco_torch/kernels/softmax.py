@@ -19,12 +19,12 @@ def softmax_mean(logits: Tensor, values: Tensor) -> Tensor:
     taken a few at a time. On a GPU it is never a matrix product, since that might be rounded to TF32.
     """
     if passes_gpu.serves(logits):
-        means: Tensor = torch.ops.disco_torch.softmax_mean(logits.flatten(0, -2), values)
-        return means.unflatten(0, logits.shape[:-1])
+        means: Tensor = torch.ops.disco_torch.softmax_mean(logits.reshape(-1, logits.shape[-1]), values)
+        return means.reshape(logits.shape[:-1])
     batched = is_functorch_wrapped_tensor(logits)
     if torch.is_grad_enabled() or batched or logits.device.type != "cpu":
         return torch.sum(torch.softmax(logits, dim=-1, dtype=values.dtype) * values, dim=-1)
-    rows = logits.reshape(-1, logits.shape[-1]).split(ROWS)
+    rows = logits.reshape(-1, logits.shape[-1]).to(values.dtype).split(ROWS)
     columns = torch.stack([values, torch.ones_like(values)], dim=-1)  # [N, 2]: one product gives sums and normalisers
     sums = torch.cat([torch.exp(part - part.amax(dim=-1, keepdim=True)) @ columns for part in rows])
     return (sums[:, 0] / sums[:, 1]).reshape(logits.shape[:-1])

@@ -64,8 +64,9 @@ class UpdateRule(nn.Module):
         """What the agent must compute."""
 
     def reads(self) -> Reads | None:
-        """All that `unroll_meta_net` reads of the agent's outputs per action; None: the outputs themselves.
+        """All that `unroll_meta_net` and the losses (besides `taken_out`) read of the agent's outputs per action.
 
+        None, the default: the outputs themselves; so should a subclass return whose losses or logs read more.
         A function for each head, of rows of its outputs. Where an agent knows of them, `agent_out` and what `unroll_fn`
         returns hold what they give in place of the outputs, which are the largest tensors of an update and are not kept.
         """

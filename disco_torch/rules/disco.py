@@ -23,7 +23,7 @@ from disco_torch.rules.base import (
     unrolled,
 )
 from disco_torch.rules.losses import entropy_of_logs, kl_of_logs
-from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
+from disco_torch.rules.meta_net import READ_Z_MEAN, MetaNet, MetaNetConfig, MetaRNNState
 from disco_torch.types import (
     AgentOutput,
     EmaState,
@@ -92,6 +92,10 @@ class DiscoState:
     target_params: Params
 
 
+READ_Q = "read/q_value"
+"""Action values that an agent has read on its way, under a name that no head has."""
+
+
 class DiscoUpdateRule(UpdateRule):
     """Oh et al., "Discovering state-of-the-art reinforcement learning algorithms", Nature 648 (2025).
 
@@ -130,10 +134,10 @@ class DiscoUpdateRule(UpdateRule):
         """Action values, the embeddings of z and its mean for the logs: all that is read of the outputs per action."""
         if not self.meta_net.reads_z_alone():
             return None
-        return {"z": self.meta_net.z_reader(), "q": lambda q: {"q_value": self.encoding.to_scalar(q)}}
+        return {"z": self.meta_net.z_reader(), "q": lambda q: {READ_Q: self.encoding.to_scalar(q)}}
 
     def _q_values(self, out: AgentOutput) -> Tensor:
-        return out["q_value"] if "q_value" in out else self.encoding.to_scalar(out["q"])
+        return out[READ_Q] if READ_Q in out else self.encoding.to_scalar(out["q"])
 
     def estimate(
         self,
@@ -178,8 +182,9 @@ class DiscoUpdateRule(UpdateRule):
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
-        if "q_value" not in rollout.agent_out:  # then they were read, see `reads`
-            check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        asked = self.outputs(rollout.agent_out["logits"].shape[-1])
+        # Outputs per action may have been read already, see `reads`.
+        check_outputs(rollout.agent_out, OutputSpec(asked.flat, {}) if READ_Q in rollout.agent_out else asked)
         target_out = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
         values, adv_state, td_state = self.estimate(
             rollout, target_out, meta_state, hyper.value_fn_td_lambda, mean_across_processes
@@ -258,7 +263,7 @@ class DiscoUpdateRule(UpdateRule):
             logs = {
                 "logits": logits.mean(),
                 "y": y.mean(),
-                "z": rollout.agent_out.get("z_mean", rollout.agent_out.get("z", z))[:T].mean(),
+                "z": rollout.agent_out.get(READ_Z_MEAN, rollout.agent_out.get("z", z))[:T].mean(),
                 "entropy": entropy_of_logs(log_pi).mean(),
                 "y_entropy": entropy_of_logs(log_y).mean(),
                 "z_entropy": entropy_of_logs(log_z).mean(),

@@ -89,6 +89,10 @@ class MetaNetConfig:
             )
 
 
+READ_Z, READ_Z_META_RNN, READ_Z_MEAN = "read/z_embedding", "read/z_embedding_meta_rnn", "read/z_mean"
+"""What `MetaNet.z_reader` gives, under names that no head of an agent has."""
+
+
 class ActionBlock(nn.Module):
     """A layer over actions that commutes with their order: each sees itself and the mean of all.
 
@@ -138,7 +142,7 @@ class InputEncoder(nn.Module):
         num_bins: int,
         embedding_size: Sequence[int],
         policy_channels: Sequence[int],
-        z_name: str = "z_embedding",
+        z_name: str = READ_Z,
     ) -> None:
         super().__init__()
         self.option, self.z_name = option, z_name
@@ -260,7 +264,7 @@ class MetaRNN(nn.Module):
             num_bins,
             sizes.pred_embedding_size,
             sizes.policy_channels,
-            "z_embedding_meta_rnn",
+            READ_Z_META_RNN,
         )
         width = self.encoder.out_features + 1 + self.encoder.y_net.out_features
         self.embedding = MLP(width, sizes.embedding_size)
@@ -328,7 +332,7 @@ class MetaNet(nn.Module):
 
         def read(z: Tensor) -> AgentOutput:
             hidden = nn.functional.linear(torch.softmax(z, dim=-1, dtype=weight.dtype), weight, bias)
-            out = {"z_mean": z.mean(dim=-1, dtype=weight.dtype)}
+            out = {READ_Z_MEAN: z.mean(dim=-1, dtype=weight.dtype)}
             for encoder, x in zip(encoders, hidden.split([first.out_features for first in firsts], dim=-1), strict=True):
                 for layer in list(encoder.z_net)[1:]:
                     x = layer(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,7 +97,8 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     session = load_checkpoint(folder.checkpoints)["session"]
     env = make_env(folder.config.env, 1, device=where, **folder.config.env_args)
     # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
-    agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), folder.config.agent).to(where)
+    sizes = dataclasses.replace(folder.config.agent, bfloat16=folder.config.agent.bfloat16 and where.type == "cuda")
+    agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes).to(where)
     env.close()
     names = [name for name, _ in agent.named_parameters()]
     # The parameters are the first leaves of a learner's state.

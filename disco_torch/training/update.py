@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from disco_torch.agents import Agent, Reads
+from disco_torch.agents import Reads
 from disco_torch.data import check_rollout, loss_mask, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
@@ -44,6 +46,13 @@ class LearningAgent(Protocol):
     def taken_outputs(
         self, params: Params, rollout: Rollout, should_reset: Tensor
     ) -> tuple[AgentOutput, AgentOutput | None]: ...
+
+
+@functools.cache
+def knows_reads(agent: type) -> bool:
+    """Whether agents of a class can read outputs on their way; they need not."""
+    methods = (getattr(agent, name, None) for name in ("unroll", "learning_outputs"))
+    return all(method is not None and "reads" in inspect.signature(method).parameters for method in methods)
 
 
 @tree_dataclass
@@ -99,7 +108,7 @@ class Learner:
         check_rollout(rollout)
         resets = memory_resets(rollout)
         params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
-        reads = self.rule.reads() if isinstance(self.agent, Agent) else None
+        reads = self.rule.reads() if knows_reads(type(self.agent)) else None
         more = {} if reads is None else {"reads": reads}
         with torch.enable_grad():
             agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets, **more)
@@ -159,8 +168,8 @@ class Learner:
         """The rule's targets and next state. Gradients flow to the rule's parameters, the inputs and the state."""
 
         def unroll(params: Params, observations: Observations, should_reset: Tensor) -> AgentOutput:
-            more = () if reads is None else (reads,)  # an agent need not know of them
-            return self.agent.unroll(params, observations, should_reset, rollout.first_state, *more)[0]
+            more = {} if reads is None else {"reads": reads}
+            return self.agent.unroll(params, observations, should_reset, rollout.first_state, **more)[0]
 
         return self.rule.unroll_meta_net(
             inputs,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from disco_torch.kernels import Recorded, Speed
-from disco_torch.kernels.recording import copy_all, on_gpu, signature
+from disco_torch.kernels.recording import copy_all, on_copies, on_gpu, signature
 from disco_torch.types import tree_dataclass
 
 TRACED = Speed(trace=True)
@@ -237,3 +237,20 @@ def test_what_is_written_into_is_not_shared() -> None:
         return first, second
 
     assert_same(Recorded(scatter, TRACED)(draw(2, 3)), scatter(draw(2, 3)))
+
+
+def test_what_writes_into_its_arguments_may_be_given_one_tensor_twice() -> None:
+    def step(a: Tensor, b: Tensor, x: Tensor) -> list[Tensor]:
+        return [a.add_(1), b.add_(2), x]
+
+    zero, x = torch.zeros(2), torch.ones(2)
+    assert_same(on_copies(step, 2)(zero, zero, x), [zero + 1, zero + 2, x])
+    assert (zero == 0).all()
+
+
+def test_a_carried_state_is_the_callers_own_on_a_cpu() -> None:
+    recorded = Recorded(lambda state, x: ({"sum": state["sum"] + x}, x * 2), Speed(trace=True, capture=True), carry=True)
+    state = {"sum": draw(3)}
+    kept = state["sum"].clone()
+    after, doubled = recorded(state, draw(3, seed=1))
+    assert_same((after["sum"], doubled, state["sum"]), (kept + draw(3, seed=1), 2 * draw(3, seed=1), kept))

@@ -39,3 +39,10 @@ def test_batched() -> None:
     logits, values = torch.randn(4, 3, 7, dtype=torch.float64), torch.arange(7.0, dtype=torch.float64)
     with torch.no_grad():
         torch.testing.assert_close(vmap(lambda x: softmax_mean(x, values))(logits), plain(logits, values))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rows_of_16_bits(dtype: torch.dtype) -> None:
+    logits, values = torch.randn(3, 7).to(dtype), torch.linspace(-300.0, 300.0, 7)
+    with torch.no_grad():
+        torch.testing.assert_close(softmax_mean(logits, values), plain(logits.float(), values))

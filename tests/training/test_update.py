@@ -328,3 +328,20 @@ def test_unknown_hyper_parameters(tiny_rule: DiscoUpdateRule, make_rollout: Make
     learner = make_learner(tiny_rule, hyper_params={"learning_rate": 1.0})
     with pytest.raises(ValueError, match=r"`hyper_params` has no 'learning_rate'; DiscoHyperParams knows"):
         learner.update(learner.init(), make_rollout())
+
+
+def test_an_agent_need_not_know_of_reads(learner: Learner, state: LearnerState, make_rollout: MakeRollout) -> None:
+    class Old(Agent):
+        """With methods that take no `reads`."""
+
+        def unroll(self, params, observations, should_reset=None, state=None):  # type: ignore[no-untyped-def, override]
+            return super().unroll(params, observations, should_reset, state)
+
+        def learning_outputs(self, params, rollout, should_reset):  # type: ignore[no-untyped-def, override]
+            return super().learning_outputs(params, rollout, should_reset)
+
+    old = copy.copy(learner.agent)
+    old.__class__ = Old  # the same network
+    rollout = make_rollout()
+    after, _ = dataclasses.replace(learner, agent=old).update(state, rollout)
+    assert_trees_equal(after, learner.update(state, rollout)[0])

@@ -1,0 +1,36 @@
+"""Whether kernels written in Triton can be had."""
+
+import functools
+import warnings
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # no GPU build of PyTorch; the plain paths serve
+    triton = None
+
+if triton is not None:
+
+    @triton.jit
+    def _one(x):  # type: ignore[no-untyped-def]
+        tl.store(x, 1.0)
+
+
+@functools.cache
+def has_triton(device: torch.device) -> bool:
+    """Whether a kernel can be built for a device and run there; it needs NVIDIA's GPU and, on most systems, a C compiler."""
+    if triton is None or device.type != "cuda" or torch.version.hip is not None:
+        return False
+    try:
+        _one[(1,)](torch.zeros(1, device=device))
+    except Exception as error:  # a compiler may fail in any way; the plain paths are always there
+        message = str(error).strip().splitlines()[:1]
+        warnings.warn(
+            f"could not run a Triton kernel ({type(error).__name__}: {''.join(message)}); plain PyTorch is used.",
+            stacklevel=2,
+        )
+        return False
+    return True
