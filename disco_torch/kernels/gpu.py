@@ -4,7 +4,6 @@ import functools
 import warnings
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 try:
     import triton
