@@ -4,6 +4,7 @@ import functools
 import warnings
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 try:
     import triton
@@ -24,12 +25,11 @@ def has_triton(device: torch.device) -> bool:
     if triton is None or device.type != "cuda" or torch.version.hip is not None:
         return False
     try:
-        _one[(1,)](torch.zeros(1, device=device))
+        # Outside of all transforms and traces: this is no part of what they see.
+        with torch._C._DisableFuncTorch(), _disable_current_modes():
+            _one[(1,)](torch.zeros(1, device=device))
     except Exception as error:  # a compiler may fail in any way; the plain paths are always there
-        message = str(error).strip().splitlines()[:1]
-        warnings.warn(
-            f"could not run a Triton kernel ({type(error).__name__}: {''.join(message)}); plain PyTorch is used.",
-            stacklevel=2,
-        )
+        reason = f"{type(error).__name__}: {''.join(str(error).strip().splitlines()[:1])}"
+        warnings.warn(f"could not run a Triton kernel ({reason}); plain PyTorch is used.", stacklevel=2)
         return False
     return True
