@@ -11,9 +11,6 @@ from torch import Tensor
 from disco_torch.kernels.lstm_gpu import FusedLSTM, serves
 from disco_torch.layers import LSTM
 
-NEVER = -1e30
-"""A pre-activation whose sigmoid is exactly 0."""
-
 
 def reversed_hiddens(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
     """Hidden states of an LSTM that reads from the last step to the first, from zeros, anew before each reset.
@@ -37,18 +34,19 @@ def reversed_hiddens(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
 
 def _without_derivative(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
     """Keeps nothing. Gates are ordered i, f, o, g, so that one sigmoid serves three of them; `resets` are [T, B, 1]."""
-    i, g, f, o = lstm.input_gates(x).chunk(4, dim=-1)  # [T, B, H] each, one product for all steps
-    # A reset takes the cell state out of the sum: its gate never opens.
-    gates = torch.cat([i, (f + 1.0).masked_fill(resets, NEVER), o, g], dim=-1)
-    weight_i, weight_g, weight_f, weight_o = lstm.hidden_weight().chunk(4)
-    weight = torch.cat([weight_i, weight_f, weight_o, weight_g]).t()
+    i, g, f, o = lstm.linear.weight.chunk(4)
+    weight = torch.cat([i, f, o, g])  # [4H, input + H]
+    i, g, f, o = lstm.linear.bias.chunk(4)
+    bias = torch.cat([i, f + 1.0, o, g])
+    gates = torch.nn.functional.linear(x, weight[:, : lstm.input_size], bias)  # [T, B, 4H], one product for all steps
+    recurrent = weight[:, lstm.input_size :].t()
     keeps = (~resets).to(x.dtype)
     hidden = cell = lstm.initial_state(x.shape[1]).hidden
     hiddens = []
     for t in range(x.shape[0] - 1, -1, -1):
-        pre = torch.addcmul(gates[t], hidden @ weight, keeps[t])
+        pre = torch.addcmul(gates[t], hidden @ recurrent, keeps[t])
         i, f, o = torch.sigmoid(pre[..., : 3 * lstm.hidden_size]).chunk(3, dim=-1)
-        cell = torch.addcmul(f * cell, i, torch.tanh(pre[..., 3 * lstm.hidden_size :]))
+        cell = torch.addcmul(f * (cell * keeps[t]), i, torch.tanh(pre[..., 3 * lstm.hidden_size :]))
         hidden = o * torch.tanh(cell)
         hiddens.append(hidden)
     return torch.stack(hiddens[::-1])
