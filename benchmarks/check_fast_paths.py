@@ -30,6 +30,14 @@ from disco_torch.layers import LSTM
 from disco_torch.types import tree_map
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
+OVERLAP = {
+    "window": 3,
+    "stride": 1,
+    "replay_capacity": 16,
+    "replayed_share": 0.5,
+    "fresh_validation": True,
+    "lifetimes": (3,),
+}
 SIZE = Size(T=12, B=16, observation=32, dense=(64, 64), lstm_size=32, head_mlp_hiddens=(32,))
 
 
@@ -46,10 +54,10 @@ def learner_params(rule: Any, speed: Speed, device: str, dtype: torch.dtype) -> 
     agent = Agent(torch.zeros(SIZE.observation), SIZE.A, rule.outputs(SIZE.A), sizes).to(device, dtype)
     learner = Learner(agent, rule, AdamConfig())
     state = learner.init(torch.Generator(device).manual_seed(1))
-    update = Recorded(lambda s, r, rate: learner.update(s, r, learning_rate=rate)[0], speed, "the update")
+    update = Recorded(lambda s, r, rate: learner.update(s, r, learning_rate=rate), speed, "the update", carry=True)
     for i in range(10):
         rollout = tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, random_rollout(SIZE, device))
-        state = update(state, rollout, torch.full((), 1e-3 / (1 + i), dtype=dtype, device=device))
+        state, _ = update(state, rollout, torch.full((), 1e-3 / (1 + i), dtype=dtype, device=device))
     return state.params
 
 
@@ -67,13 +75,13 @@ def collected(env_name: str, speed: Speed, device: str, dtype: torch.dtype) -> A
     return rollouts
 
 
-def meta_updated(speed: str, device: str, dtype: torch.dtype) -> Any:
-    """The rule after two meta-updates."""
+def meta_updated(speed: str, device: str, dtype: torch.dtype, updates: int = 2, **changes: Any) -> Any:
+    """The rule after some meta-updates."""
     name = str(dtype).removeprefix("torch.")
-    config = dataclasses.replace(config_of(2, 2, device, speed), dtype=name, num_envs=8, batch_size=8)
+    config = dataclasses.replace(config_of(2, 2, device, speed), dtype=name, num_envs=8, batch_size=8, **changes)
     session = DiscoverySession(config)
     torch.set_float32_matmul_precision("highest")  # a session asks for TF32
-    for _ in range(2):
+    for _ in range(updates):
         session.advance()
     return session.rule_params
 
@@ -95,6 +103,7 @@ def comparisons(device: str, dtype: torch.dtype) -> dict[str, Callable[[str], An
         "acting, grid": lambda name: collected("grid", SPEEDS[name], device, dtype),
         "the rule's LSTM": lambda name: hiddens(name != "plain", device, dtype),
         "2 meta-updates": lambda name: meta_updated(name, device, dtype),
+        "5 meta-updates, replay and overlap": lambda name: meta_updated(name, device, dtype, 5, **OVERLAP),
     }
 
 

@@ -10,6 +10,7 @@ last tenth, the area the mean over all of it; intervals are 95% bootstrap over s
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import tempfile
@@ -17,10 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from disco_torch.agents import AgentConfig
 from disco_torch.analysis import Panel, mean_interval, plot_panels
 from disco_torch.optim import AdamConfig
-from disco_torch.training import TrainConfig, train
+from disco_torch.training import SMALL_AGENT, TrainConfig, train
+from disco_torch.training.config import CARTPOLE_SCALE
 
 ENVS = {
     "catch 8x8": ("catch", {}),
@@ -33,8 +34,6 @@ ENVS = {
 """None was seen when grove5 was discovered: other sizes, held-out levels, families and an environment of another kind."""
 TUNING = {"catch 6x6": ("catch", {"rows": 6, "columns": 6}), "grid": ("grid", {}), "crossing": ("crossing", {})}
 LEARNING_RATE = 3e-3
-AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
-CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
 
 
 def run(case: tuple[str, str, float, int, int, str]) -> dict[str, object]:
@@ -58,7 +57,7 @@ def run(case: tuple[str, str, float, int, int, str]) -> dict[str, object]:
             replay_capacity=256,
             replayed_share=0.5,
             steps=16 * 16 * updates,
-            agent=AgentConfig(AGENT.dense, AGENT.lstm_size, AGENT.head_mlp_hiddens, observation_scale=scale),
+            agent=dataclasses.replace(SMALL_AGENT, observation_scale=scale),
             optimizer=AdamConfig(rate),
             runs=Path(folder),
             log_every=updates // 20,

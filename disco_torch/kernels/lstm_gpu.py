@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from disco_torch.kernels.gpu import has_triton, triton
+from disco_torch.layers import OnceDifferentiable
 
 if triton is not None:
     import triton.language as tl
@@ -197,17 +198,26 @@ def _joined(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
     return tensor.flatten(1, 2)
 
 
+def _one_by_one(op: Any, info: Any, in_dims: Any, *tensors: Tensor) -> Any:
+    """For rules of different weights: each of the batch on its own, stacked in front."""
+    pairs = list(zip(tensors, in_dims, strict=True))
+    outputs = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
+    return torch.stack(outputs) if isinstance(outputs[0], Tensor) else tuple(map(torch.stack, zip(*outputs, strict=True)))
+
+
 @torch.library.register_vmap("disco_torch::reversed_lstm")
 def _(info: Any, in_dims: Any, gates: Tensor, weight: Tensor, keeps: Tensor) -> Any:
-    """All agents share the rule's weights, so their rows go side by side."""
-    assert in_dims[1] is None
+    """Agents that share the rule's weights have their rows side by side."""
+    if in_dims[1] is not None:
+        return _one_by_one(torch.ops.disco_torch.reversed_lstm, info, in_dims, gates, weight, keeps), (0, 0, 0)
     outputs = torch.ops.disco_torch.reversed_lstm(_joined(info, gates, in_dims[0]), weight, _joined(info, keeps, in_dims[2]))
     return tuple(output.unflatten(1, (info.batch_size, -1)) for output in outputs), (1, 1, 1)
 
 
 @torch.library.register_vmap("disco_torch::reversed_lstm_backward")
 def _(info: Any, in_dims: Any, hiddens_bar: Tensor, weight: Tensor, *others: Tensor) -> Any:
-    assert in_dims[1] is None
+    if in_dims[1] is not None:
+        return _one_by_one(torch.ops.disco_torch.reversed_lstm_backward, info, in_dims, hiddens_bar, weight, *others), 0
     rest = [_joined(info, tensor, dim) for tensor, dim in zip(others, in_dims[2:], strict=True)]
     gates_bar = torch.ops.disco_torch.reversed_lstm_backward(_joined(info, hiddens_bar, in_dims[0]), weight, *rest)
     return gates_bar.unflatten(1, (info.batch_size, -1)), 1
@@ -233,4 +243,5 @@ class FusedLSTM(torch.autograd.Function):
         gates_bar = torch.ops.disco_torch.reversed_lstm_backward(grads[0], weight, keeps, acts, cells)
         found = hiddens[1:] * keeps[:-1].unsqueeze(-1)  # what each step but the last one found
         weight_bar = found.flatten(0, 1).t() @ gates_bar[:-1].flatten(0, 1)
-        return gates_bar, weight_bar, None
+        once: Any = OnceDifferentiable.apply(gates_bar, weight_bar)
+        return once[0], once[1], None

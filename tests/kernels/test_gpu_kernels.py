@@ -54,6 +54,18 @@ def test_the_lstm_of_several_agents() -> None:
             assert (together[name][i] - want).norm() <= 1e-5 * want.norm()
 
 
+def test_the_lstm_of_several_rules_and_no_second_derivative() -> None:
+    gates, weight, keeps = draw(4, 5, 64), draw(16, 64, seed=1), torch.ones(4, 5).cuda()
+
+    def loss(weight: torch.Tensor) -> torch.Tensor:
+        return lstm_gpu.FusedLSTM.apply(gates, weight, keeps)[0].square().sum()
+
+    weights = torch.stack([weight, 0.5 * weight])
+    torch.testing.assert_close(vmap(grad(loss))(weights), torch.stack([grad(loss)(each) for each in weights]))
+    with pytest.raises(RuntimeError, match="differentiable once"):
+        grad(lambda weight: grad(loss)(weight).sum())(weight)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_hidden_states_of_all_actions(dtype: torch.dtype) -> None:
     cell, recurrent, rows = draw(21, 40).to(dtype), draw(21, 160, seed=1).to(dtype), draw(3, 160, seed=2)
