@@ -10,6 +10,7 @@ makes meta-gradients unstable. The clip is on the scaled UPDATE, before the lear
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -66,10 +67,11 @@ def adam_init(params: Params) -> AdamState:
     )
 
 
-def _corrections(config: AdamConfig, count: Tensor) -> tuple[Tensor, Tensor]:
-    """1 - b^n for both moments, in float64: in float32 the second would be off by 6e-5 at the first update."""
-    n = count.double()
-    return 1.0 - config.b1**n, 1.0 - config.b2**n
+def _corrections(config: AdamConfig, count: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """1 - b^n for both moments, without the cancellation that would put the second off by 6e-5 in float32."""
+    logs = (math.log(b) if b else -math.inf for b in (config.b1, config.b2))
+    first, second = (-torch.expm1(count.to(dtype) * log) for log in logs)
+    return first, second
 
 
 def flat(params: Params) -> Tensor:
@@ -102,10 +104,10 @@ def adam_update(
     gradient = flat(grads)
     mu = config.b1 * flat({name: state.mu[name] for name in grads}) + (1.0 - config.b1) * gradient
     nu = config.b2 * flat({name: state.nu[name] for name in grads}) + (1.0 - config.b2) * torch.square(gradient)
-    correct1, correct2 = _corrections(config, count)
+    correct1, correct2 = _corrections(config, count, mu.dtype)
     # detached: the denominator is a constant of the meta-gradient.
-    denominator = torch.sqrt((nu / correct2.to(nu.dtype)).detach()) + config.eps
-    update = torch.clamp(mu / correct1.to(mu.dtype) / denominator, -config.max_abs_update, config.max_abs_update)
+    denominator = torch.sqrt((nu / correct2).detach()) + config.eps
+    update = torch.clamp(mu / correct1 / denominator, -config.max_abs_update, config.max_abs_update)
     if config.weight_decay:
         update = update + config.weight_decay * flat({name: params[name] for name in grads})
     return unflat(-rate * update, grads), AdamState(unflat(mu, grads), unflat(nu, grads), count)
@@ -117,9 +119,9 @@ def adam_gains(after: AdamState, config: AdamConfig) -> Tensor:
     With u = m^ / d the scaled update and d its constant denominator:  k = [|u| <= max_abs_update] / (d (1 - b1^n)).
     All that the derivative of an update needs of the state after it.
     """
-    correct1, correct2 = _corrections(config, after.count)
     mu, nu = flat(after.mu), flat(after.nu)
-    denominator = (torch.sqrt(nu / correct2.to(nu.dtype)) + config.eps) * correct1.to(mu.dtype)
+    correct1, correct2 = _corrections(config, after.count, mu.dtype)
+    denominator = (torch.sqrt(nu / correct2) + config.eps) * correct1
     return (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype) / denominator
 
 
