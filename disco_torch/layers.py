@@ -6,8 +6,8 @@ Every map over channels is a `Linear`; convolutions of width 1 are one too. Weig
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,59 @@ class Linear(nn.Linear):
             self.weight.copy_(draw * self.stddev)
             self.bias.zero_()
 
+    def forward(self, input: Tensor) -> Tensor:
+        return linear_each([self], input)[0]
+
+
+class Affine(NamedTuple):
+    """y = W x + b, of weights that are not a layer of their own: [out, in] and [out]."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+WIDE, ALIGNED = 64, 8
+"""On a GPU the inputs and outputs of products that give more than 64 numbers are made a multiple of 8 long: on other rows
+matrix kernels are much slower."""
+
+JOINED_ON = ("cuda",)
+"""Where wide products of the same input are made one: a GPU takes as long to begin a product as to compute a small one. On a
+CPU nothing is gained, and what a trace finds that nobody reads can be left out of separate ones alone."""
+
+
+def to_join(layers: Sequence[Linear | Affine], x: Tensor) -> bool:
+    """Whether one product of layers that read `x` pays; where it is narrow, it reads the input once instead of often."""
+    return x.device.type in JOINED_ON or sum(layer.weight.shape[0] for layer in layers) <= WIDE
+
+
+def linear_each(layers: Sequence[Linear | Affine], x: Tensor, *, relu: bool = False) -> list[Tensor]:
+    """The outputs of layers that read the same input, from one product where that pays: [..., in] -> [..., out] each.
+
+    Args:
+      layers: with weights of [any, in].
+      x: what they read.
+      relu: whether their outputs go through a ReLU, which the product can then do itself.
+    """
+    width, gpu = sum(layer.weight.shape[0] for layer in layers), x.device.type in JOINED_ON
+    inner, outer = (-size % ALIGNED if width > WIDE and gpu else 0 for size in (x.shape[-1], width))
+    x = nn.functional.pad(x, (0, inner)) if inner else x
+
+    def product(weight: Tensor, bias: Tensor) -> Tensor:
+        weight = nn.functional.pad(weight, (0, inner)) if inner else weight
+        out = nn.functional.linear(x, weight.contiguous() if gpu else weight, bias)  # part of a matrix may not be aligned
+        return torch.relu(out) if relu else out
+
+    if not to_join(layers, x) or (len(layers) == 1 and not outer):
+        return [product(layer.weight, layer.bias) for layer in layers]
+    # Those that are a multiple of 8 wide come first: where each begins is then one, too.
+    order = sorted(range(len(layers)), key=lambda i: layers[i].weight.shape[0] % ALIGNED > 0)
+    weights, biases = [layers[i].weight for i in order], [layers[i].bias for i in order]
+    if outer:
+        weights.append(weights[0].new_zeros(outer, weights[0].shape[1]))
+        biases.append(biases[0].new_zeros(outer))
+    parts = product(torch.cat(weights), torch.cat(biases)).split([weight.shape[0] for weight in weights], dim=-1)
+    return [parts[order.index(i)] for i in range(len(layers))]
+
 
 class MLP(nn.Sequential):
     """Linear layers with ReLU between them and none after the last."""
@@ -44,6 +97,20 @@ class MLP(nn.Sequential):
 
     def linears(self) -> list[Linear]:
         return [layer for layer in self if isinstance(layer, Linear)]
+
+
+def mlp_each(mlps: Sequence[MLP], x: Tensor) -> Iterator[Tensor]:
+    """The outputs of MLPs that read the same input, one after the other, their first layers by `linear_each`."""
+    firsts, deep = [mlp.linears()[0] for mlp in mlps], all(len(mlp) > 1 for mlp in mlps)
+    if not to_join(firsts, x):
+        yield from (mlp(x) for mlp in mlps)
+        return
+    # As rows: a part of a matrix's columns is still a matrix, and need not be copied for the next product.
+    hiddens = linear_each(firsts, x.flatten(0, -2), relu=deep)
+    for mlp, hidden in zip(mlps, hiddens, strict=True):
+        for layer in list(mlp)[2 if deep else 1 :]:
+            hidden = layer(hidden)
+        yield hidden.unflatten(0, x.shape[:-1])
 
 
 @tree_dataclass
@@ -83,7 +150,7 @@ class LSTM(nn.Module):
 
     def input_gates(self, x: Tensor) -> Tensor:
         """The input's share of the pre-activations, [..., 4H], bias included."""
-        return nn.functional.linear(x, self.linear.weight[:, : self.input_size], self.linear.bias)
+        return linear_each([Affine(self.linear.weight[:, : self.input_size], self.linear.bias)], x)[0]
 
     def hidden_weight(self) -> Tensor:
         """[4H, H]."""

@@ -8,9 +8,22 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import vjp, vmap
+from torch.func import functional_call, grad, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.layers import LSTM, MLP, Linear, LSTMState, UnrolledLSTM, init_params, lstm_gates
+from disco_torch import layers
+from disco_torch.layers import (
+    LSTM,
+    MLP,
+    Affine,
+    Linear,
+    LSTMState,
+    UnrolledLSTM,
+    init_params,
+    linear_each,
+    lstm_gates,
+    mlp_each,
+)
 
 TRUNCATED_STD = 0.8796256610342398  # standard deviation of a standard normal cut at +-2
 
@@ -34,6 +47,112 @@ def test_mlp_has_relu_between_its_layers_and_none_after_the_last() -> None:
     first, last = mlp.linears()
     torch.testing.assert_close(mlp(x), last(torch.relu(first(x))))
     assert mlp.out_features == 3 and (mlp(x) < 0).any()
+
+
+@pytest.fixture(params=["apart", "joined"])
+def joined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Wide products as on a CPU, and as on a GPU."""
+    monkeypatch.setattr(layers, "JOINED_ON", ("cpu",) if request.param == "joined" else ())
+    return request.param == "joined"
+
+
+class Heads(nn.Module):
+    """Layers of given widths on five numbers, by `linear_each` or one by one; biases are not zero."""
+
+    def __init__(self, *widths: int) -> None:
+        super().__init__()
+        self.linears = nn.ModuleList([Linear(5, width) for width in widths]).double()
+        for i, param in enumerate(self.parameters()):
+            param.data = torch.randn(param.shape, generator=torch.Generator().manual_seed(i), dtype=torch.float64)
+
+    def forward(self, x: Tensor, *, each: bool = True, relu: bool = False) -> list[Tensor]:
+        linears: Any = list(self.linears)
+        if each:
+            return linear_each(linears, x, relu=relu)
+        outs = [x @ linear.weight.t() + linear.bias for linear in linears]
+        return [out.clamp_min(0.0) for out in outs] if relu else outs
+
+
+def products(fn: Any, *args: Any) -> list[list[int]]:
+    """Shapes of the matrix products of a function."""
+    names = ("mm", "addmm", "bmm", "baddbmm")
+    nodes = [node for node in make_fx(fn)(*args).graph.nodes if node.op == "call_function"]
+    return [list(node.meta["val"].shape) for node in nodes if getattr(node.target, "_opname", "") in names]
+
+
+@pytest.mark.parametrize("widths", [(3, 16), (3, 70, 8), (64,), (65,), (61, 3)], ids=str)
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 3, 5)], ids=str)
+def test_layers_together_are_layers_one_by_one(
+    joined: bool, widths: tuple[int, ...], relu: bool, shape: tuple[int, ...]
+) -> None:
+    heads, x = Heads(*widths), draw(*shape)
+    got, want = heads(x, relu=relu), heads(x, each=False, relu=relu)
+    assert len(got) == len(widths)
+    torch.testing.assert_close(got, want, rtol=1e-13, atol=1e-13)
+
+
+def test_products_of_the_same_input_are_one_where_that_pays(joined: bool) -> None:
+    x = draw(7, 5)
+    assert products(Heads(3, 16), x) == [[7, 19]]
+    assert products(Heads(3, 70, 8), x) == ([[7, 88]] if joined else [[7, 3], [7, 70], [7, 8]])
+    assert products(Heads(65), x) == [[7, 72 if joined else 65]] and products(Heads(72), x) == [[7, 72]]
+    mlps, wide = [MLP(5, (40, 3)).double(), MLP(5, (40, 2)).double()], 80 if joined else 40
+    assert products(lambda x: list(mlp_each(mlps, x)), x)[0] == [7, wide]
+
+
+def test_layers_together_start_at_multiples_of_eight_where_they_can(joined: bool) -> None:
+    starts = [out.storage_offset() for out in Heads(3, 72, 8, 5)(draw(7, 5))]
+    assert starts == ([80, 0, 72, 83] if joined else [0, 0, 0, 0])
+
+
+def test_layers_together_under_transforms(joined: bool) -> None:
+    heads, x = Heads(3, 70, 8), draw(7, 5)
+    params = {name: param.detach() for name, param in heads.named_parameters()}
+    stacked = {name: torch.stack([param, param.sin(), -param]) for name, param in params.items()}
+
+    def outputs(params: Any, x: Tensor, each: bool) -> tuple[Tensor, ...]:
+        return tuple(functional_call(heads, params, (x,), {"each": each}))
+
+    def loss(params: Any, x: Tensor, each: bool) -> Tensor:
+        first, *rest = outputs(params, x, each)
+        return (first * weights(first)).sum().sin() + sum((out**3).sum() for out in rest[:1])  # one is not read
+
+    def checks(each: bool) -> Any:
+        gradient = grad(loss, argnums=(0, 1))
+        forward = jvp(lambda p: gradient(p, x, each), (params,), ({name: param.cos() for name, param in params.items()},))
+        by_agent = [vmap(lambda p, x: fn(p, x, each), in_dims=(0, None))(stacked, x) for fn in (outputs, gradient)]  # noqa: B023
+        xs = torch.stack([x, x.sin(), -x])
+        by_input = [vmap(lambda x: fn(params, x, each))(xs) for fn in (outputs, gradient)]  # noqa: B023
+        both = vmap(lambda p, x: gradient(p, x, each))(stacked, xs)
+        return forward, by_agent, by_input, both
+
+    torch.testing.assert_close(checks(True), checks(False), rtol=1e-11, atol=1e-11)
+
+
+def test_layers_together_in_16_bits(joined: bool) -> None:
+    heads, x = Heads(3, 70, 8).float(), draw(7, 5).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        got = heads(x)
+    assert all(out.dtype == torch.bfloat16 for out in got)
+    torch.testing.assert_close([out.float() for out in got], heads(x, each=False), rtol=0.02, atol=0.05)
+
+
+def test_weights_that_are_no_layer_may_take_part(joined: bool) -> None:
+    (layer,), x = Heads(70).linears, draw(7, 5)
+    assert isinstance(layer, Linear)
+    first, second = linear_each([Affine(2.0 * layer.weight[:4], layer.bias[:4]), layer], x)
+    torch.testing.assert_close(second[:, :4] - layer.bias[:4], (first - layer.bias[:4]) / 2.0)
+
+
+@pytest.mark.parametrize("sizes", [((4, 3), (6, 2)), ((40, 3), (40, 2)), ((4,), (6, 2)), ((70,), (6,))], ids=str)
+def test_mlps_together_are_mlps_one_by_one(joined: bool, sizes: tuple[tuple[int, ...], ...]) -> None:
+    torch.manual_seed(0)
+    mlps = [MLP(5, size).double() for size in sizes]
+    for shape in ((7, 5), (2, 3, 4, 5)):
+        x = draw(*shape)
+        for got, mlp in zip(mlp_each(mlps, x), mlps, strict=True):
+            torch.testing.assert_close(got, mlp(x), rtol=1e-13, atol=1e-13)
 
 
 def naive_lstm(layer: LSTM, x: Tensor, state: LSTMState) -> LSTMState:

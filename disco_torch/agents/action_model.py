@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 
 from disco_torch.kernels import passes_gpu
-from disco_torch.layers import LSTM, MLP, Linear, lstm_gates
+from disco_torch.layers import LSTM, MLP, Affine, Linear, linear_each, lstm_gates, mlp_each
 from disco_torch.types import AgentOutput
 
 ROWS = 2048
@@ -42,17 +43,17 @@ class ActionModel(nn.Module):
 
         With `reads`, what they read of these instead: the outputs of all actions are large, and are not kept then.
         """
-        return self.outputs(*self.root_state(torso), actions, reads)
-
-    def root_state(self, torso: Tensor) -> tuple[Tensor, Tensor]:
-        """What all actions of a state share, [..., F] -> [..., H] and [..., 4H]: its cell state and recurrent product."""
         cell = self.root(torso)
-        return cell, nn.functional.linear(torch.tanh(cell), self.core.hidden_weight(), self.core.linear.bias)
+        return self.outputs(cell, self.recurrent_gates(cell), actions, reads)
+
+    def recurrent_gates(self, cell: Tensor) -> Tensor:
+        """What all actions of a state add to the pre-activations, from its root cell state: [..., H] -> [..., 4H]."""
+        return linear_each([Affine(self.core.hidden_weight(), self.core.linear.bias)], torch.tanh(cell))[0]
 
     def outputs(
         self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None, reads: Reads | None = None
     ) -> AgentOutput:
-        """The same from a root state."""
+        """The same from a root state: its cell state, [..., H], and `recurrent_gates` of it."""
         if actions is not None:
             return self._read(lstm_gates(recurrent + self._action_gates(actions), cell).hidden, None)  # [..., H]
         rows = self._action_gates()
@@ -90,11 +91,10 @@ class ActionModel(nn.Module):
         return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous(), reads)
 
     def _read(self, hidden: Tensor, reads: Reads | None) -> AgentOutput:
-        if reads is None:
-            return {name: head(hidden) for name, head in self.heads.items()}
+        heads: Any = self.heads
+        names = list(heads if reads is None else reads)
         out: AgentOutput = {}
-        for name, read in reads.items():
-            rows = self.heads[name](hidden)
+        for name, rows in zip(names, mlp_each([heads[name] for name in names], hidden), strict=True):
             with torch.autocast(hidden.device.type, enabled=False):  # what is done to outputs is not part of the network
-                out |= read(rows)
+                out |= {name: rows} if reads is None else reads[name](rows)
         return out

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from disco_torch.agents.action_model import ActionModel, Reads
-from disco_torch.layers import MLP, init_params
+from disco_torch.layers import MLP, init_params, linear_each
 from disco_torch.types import (
     AgentOutput,
     Observations,
@@ -179,12 +179,15 @@ class Agent(nn.Module):
         torso, state = self.embed(observations, should_reset, state)
         if outputs == "policy":
             return {"logits": self.heads["logits"](torso)}, state
-        out = {name: head(torso) for name, head in self.heads.items()}
+        heads: Any = self.heads
+        roots = [] if self.action_model is None else [self.action_model.root]
+        parts = linear_each([*(head[0] for head in heads.values()), *roots], torso)
+        out = dict(zip(self.heads, parts, strict=False))
         if self.action_model is None:
             return (out, state) if outputs == "all" else (out, None)
+        root = (parts[-1], self.action_model.recurrent_gates(parts[-1]))
         if outputs == "all":
-            return out | self.action_model(torso, reads=reads), state
-        root = self.action_model.root_state(torso)
+            return out | self.action_model.outputs(*root, reads=reads), state
         if outputs == "learning":
             with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
                 out |= self.action_model.outputs(*root, reads=reads)

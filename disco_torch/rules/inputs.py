@@ -133,6 +133,11 @@ def _at_taken(x: Tensor, context: InputContext) -> Tensor:
     return x.unsqueeze(2) * taken.to(x.dtype).unsqueeze(-1)  # [T, B, A, C]
 
 
+def softmax(x: Tensor) -> Tensor:
+    """Over the last dimension, in 32 bits at least."""
+    return torch.softmax(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
 def td_pair(x: Tensor) -> Tensor:
     """Rows t and t+1 side by side, so that differences over a step are easy to form, [T+1, B, C] -> [T, B, 2C]."""
     return torch.cat([x[:-1], x[1:]], dim=-1)
@@ -162,7 +167,7 @@ def _normalize(x: Tensor, context: InputContext, key: str) -> Tensor:
 
 TRANSFORMS: dict[str, Callable[[Tensor, InputContext], Tensor]] = {
     "identity": lambda x, _: x,
-    "softmax": lambda x, _: torch.softmax(x, dim=-1, dtype=torch.promote_types(x.dtype, torch.float32)),
+    "softmax": lambda x, _: softmax(x),
     "log_softmax": lambda x, _: torch.log_softmax(x, dim=-1),
     "select_a": _select_a,
     "at_taken": _at_taken,

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from disco_torch.kernels import reversed_hiddens
-from disco_torch.layers import LSTM, MLP, Linear, LSTMState
+from disco_torch.layers import LSTM, MLP, Affine, Linear, LSTMState, linear_each, mlp_each
 from disco_torch.rules.base import check_rule_inputs
 from disco_torch.rules.inputs import (
+    SOURCES,
     InputContext,
     MetaNetInputOption,
     NormalizerState,
@@ -26,6 +27,8 @@ from disco_torch.rules.inputs import (
     disco_input_option,
     flat_inputs,
     normalizer_keys,
+    prefix_key,
+    softmax,
 )
 from disco_torch.types import (
     AgentOutput,
@@ -106,17 +109,22 @@ class ActionBlock(nn.Module):
         self.state_size = state_size
         self.linear = Linear(2 * (state_size + channels), out_channels)
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
-        """[T, B, A, C], and [T, B, S] if there is a state -> [T, B, A, out]."""
+    def of_state(self) -> Affine:
+        """What the state is multiplied with, and the bias: [..., S] -> [..., out]."""
         own, mean = self.linear.weight.chunk(2, dim=1)  # [out, S + C] each
-        shared = nn.functional.linear(x.mean(dim=2), mean[:, self.state_size :], self.linear.bias)
-        if state is not None:
-            shared = shared + nn.functional.linear(state, own[:, : self.state_size] + mean[:, : self.state_size])
-        return torch.relu(nn.functional.linear(x, own[:, self.state_size :]) + shared.unsqueeze(2))
+        return Affine(own[:, : self.state_size] + mean[:, : self.state_size], self.linear.bias)
+
+    def forward(self, x: Tensor, from_state: Tensor | None = None) -> Tensor:
+        """[T, B, A, C], and [T, B, out] that `of_state` gives if there is a state -> [T, B, A, out]."""
+        weights = [part[:, self.state_size :] for part in self.linear.weight.chunk(2, dim=1)]  # [out, C] each
+        # The mean after the product, not before it: one product instead of two.
+        own, mean = nn.functional.linear(x, torch.cat(weights)).chunk(2, dim=-1)
+        shared = mean.mean(dim=2) + (self.linear.bias if from_state is None else from_state)  # [T, B, out]
+        return torch.relu(own + shared.unsqueeze(2))
 
 
 class ActionNet(nn.ModuleList):
-    """A stack of `ActionBlock`s; the first may read a state."""
+    """A stack of `ActionBlock`s; the first may read a state, see there."""
 
     def __init__(self, channels: int, sizes: Sequence[int], state_size: int = 0) -> None:
         blocks = []
@@ -126,9 +134,13 @@ class ActionNet(nn.ModuleList):
         super().__init__(blocks)
         self.out_channels = channels
 
-    def forward(self, x: Tensor, state: Tensor | None = None) -> Tensor:
+    def of_state(self) -> Affine:
+        first: Any = self[0]
+        return first.of_state()
+
+    def forward(self, x: Tensor, from_state: Tensor | None = None) -> Tensor:
         for i, block in enumerate(self):
-            x = block(x, state if i == 0 else None)
+            x = block(x, from_state if i == 0 else None)
         return x
 
 
@@ -163,6 +175,7 @@ class InputEncoder(nn.Module):
         normalizers: NormalizerStates,
         mean: MeanAcrossProcesses | None,
         shared: dict[str, Tensor],
+        own: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, NormalizerStates]:
         """The features, [T, B, F], and the action channels, [T, B, A, C], before any embedding of actions."""
         T, B = inputs.is_terminal.shape
@@ -177,7 +190,7 @@ class InputEncoder(nn.Module):
             normalizers=normalizers,
             mean_across_processes=mean,
             shared=shared,
-            own=embedded_z(inputs, self.z_name),
+            own=own or {},
         )
         base = flat_inputs(self.option.base, inputs, context, (T, B))
         per_action = flat_inputs(self.option.action_conditional, inputs, context, (T, B, num_actions))
@@ -191,9 +204,10 @@ class InputEncoder(nn.Module):
         normalizers: NormalizerStates,
         mean: MeanAcrossProcesses | None,
         shared: dict[str, Tensor],
+        own: dict[str, Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, NormalizerStates]:
         """Features with the mean and the taken action's embedding, [T, B, out], and all embeddings, [T, B, A, C]."""
-        features, channels, normalizers = self.read(inputs, normalizers, mean, shared)
+        features, channels, normalizers = self.read(inputs, normalizers, mean, shared, own)
         embeddings = self.policy_net(channels)
         taken = select_action(embeddings, inputs.actions[:-1])
         return torch.cat([features, embeddings.mean(dim=2), taken], dim=-1), embeddings, normalizers
@@ -223,6 +237,23 @@ def embedded_z(inputs: UpdateRuleInputs, name: str) -> dict[str, Tensor]:
     outs = (inputs.agent_out, (inputs.extra_from_rule or {}).get("target_out", {}))
     groups = ("agent_out", "extra_from_rule/target_out")
     return {f"{group}/z softmax z_net": out[name] for group, out in zip(groups, outs, strict=True) if name in out}
+
+
+def embed_together(
+    encoders: Sequence[InputEncoder], inputs: UpdateRuleInputs, shared: dict[str, Tensor]
+) -> list[dict[str, Tensor]]:
+    """Each encoder's embeddings of y and z, by their keys; of all encoders together, since they read the same."""
+    embedded = [embedded_z(inputs, encoder.z_name) for encoder in encoders]
+    option = encoders[0].option
+    for config in (*option.base, *option.action_conditional):
+        key, source, net = prefix_key(config, 2), SOURCES[config.source](inputs), tuple(config.transforms[:2])
+        if net not in (("softmax", "y_net"), ("softmax", "z_net")) or key in embedded[0] or source is None:
+            continue
+        x = shared[prefix_key(config, 1)] = softmax(source)
+        nets = [encoder.y_net if net[1] == "y_net" else encoder.z_net for encoder in encoders]
+        for own, out in zip(embedded, mlp_each(nets, x), strict=True):
+            own[key] = out
+    return embedded
 
 
 def zero_inputs(num_actions: int, prediction_size: int, num_bins: int, T: int = 2, B: int = 1) -> UpdateRuleInputs:
@@ -277,8 +308,9 @@ class MetaRNN(nn.Module):
         state: MetaRNNState,
         mean: MeanAcrossProcesses | None,
         shared: dict[str, Tensor],
+        own: dict[str, Tensor] | None = None,
     ) -> tuple[LSTMState, NormalizerStates]:
-        features, _, normalizers = self.encoder(inputs, state.normalizers["meta_rnn"], mean, shared)
+        features, _, normalizers = self.encoder(inputs, state.normalizers["meta_rnn"], mean, shared, own)
         y_embedding = self.encoder.y_net(torch.softmax(targets["y"], dim=-1))
         x = self.embedding(torch.cat([features, targets["meta_input_emb"], y_embedding], dim=-1))  # [T, B, E]
         average = x.mean(dim=(0, 1))  # [E]
@@ -325,19 +357,14 @@ class MetaNet(nn.Module):
         return all((x.source.removesuffix("/z"), *x.transforms[:2]) in Z_INPUTS for x in per_action)
 
     def z_reader(self) -> Callable[[Tensor], AgentOutput]:
-        """What is read of z, [..., Y]: both encoders' embeddings of it, from one product, and its mean."""
+        """What is read of z, [..., Y]: both encoders' embeddings of it, and its mean."""
         encoders = (self.encoder, self.meta_rnn.encoder)
-        firsts = [encoder.z_net.linears()[0] for encoder in encoders]
-        weight, bias = torch.cat([x.weight for x in firsts]), torch.cat([x.bias for x in firsts])
+        dtype = self.state_gate.weight.dtype
 
         def read(z: Tensor) -> AgentOutput:
-            hidden = nn.functional.linear(torch.softmax(z, dim=-1, dtype=weight.dtype), weight, bias)
-            out = {READ_Z_MEAN: z.mean(dim=-1, dtype=weight.dtype)}
-            for encoder, x in zip(encoders, hidden.split([first.out_features for first in firsts], dim=-1), strict=True):
-                for layer in list(encoder.z_net)[1:]:
-                    x = layer(x)
-                out[encoder.z_name] = x
-            return out
+            embedded = mlp_each([encoder.z_net for encoder in encoders], torch.softmax(z, dim=-1, dtype=dtype))
+            out = {encoder.z_name: x for encoder, x in zip(encoders, embedded, strict=True)}
+            return out | {READ_Z_MEAN: z.mean(dim=-1, dtype=dtype)}
 
         return read
 
@@ -357,17 +384,15 @@ class MetaNet(nn.Module):
         """
         check_rule_inputs(inputs)
         shared: dict[str, Tensor] = {}
+        own, rnn_own = embed_together((self.encoder, self.meta_rnn.encoder), inputs, shared)
         normalizers = state.normalizers["net"]
-        features, embeddings, normalizers = self.encoder(inputs, normalizers, mean_across_processes, shared)
+        features, embeddings, normalizers = self.encoder(inputs, normalizers, mean_across_processes, shared, own)
         x = reversed_hiddens(self.trajectory_rnn, features, inputs.should_reset_mask_bwd[:-1])
         x = x * self.state_gate(state.hidden)  # [T, B, H]
-        pi = self.pi_head(self.policy_target_net(embeddings, x)).squeeze(-1)  # [T, B, A]
-        targets: Targets = {
-            "pi": pi,
-            "y": self.y_head(x),
-            "z": self.z_head(x),
-            "meta_input_emb": self.meta_input_head(x),
-        }
-        rnn, rnn_normalizers = self.meta_rnn(inputs, targets, state, mean_across_processes, shared)
+        net = self.policy_target_net
+        y, z, meta_input, from_state = linear_each([self.y_head, self.z_head, self.meta_input_head, net.of_state()], x)
+        pi = self.pi_head(net(embeddings, from_state)).squeeze(-1)  # [T, B, A]
+        targets: Targets = {"pi": pi, "y": y, "z": z, "meta_input_emb": meta_input}
+        rnn, rnn_normalizers = self.meta_rnn(inputs, targets, state, mean_across_processes, shared, rnn_own)
         new_normalizers = {"net": normalizers, "meta_rnn": rnn_normalizers}
         return targets, MetaRNNState(rnn.hidden, rnn.cell, new_normalizers)
