@@ -17,7 +17,7 @@ from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
 from disco_torch.discovery.rings import Rings, forget
-from disco_torch.kernels import Recorded, Speed
+from disco_torch.kernels import Recorded, Speed, beside
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map, tree_stack
@@ -294,7 +294,6 @@ class Group:
     ) -> tuple[GroupState, tuple[GroupGradient, Tensor]]:
         """`advance` as a function of tensors, which writes into the rings alone; and the last update's logs, [number, P]."""
         config, learners, values, acting, rings = self.config, state.learners, state.values, state.acting, state.rings
-        ahead: list[Rollout] = []
         sums: list[EpisodeSums] = []
         numbers = iter(draws.collections)
 
@@ -304,12 +303,11 @@ class Group:
             sums.append(ended)
             return rollout
 
-        if not config.fresh_validation:
-            *ahead, valid = [collect() for _ in range(config.updates_per_meta_update + 1)]
+        # Before the updates, beside which they can run then, or each when it is asked for.
+        rollouts = iter(collect, None) if config.fresh_validation else beside(collect, config.updates_per_meta_update + 1)
         window, overlap = list(state.window), config.window - config.updates_per_meta_update
         for n in range(config.updates_per_meta_update):
-            collected = ahead[n] if ahead else collect()
-            batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), collected)
+            batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
             if self.rings is not None and rings is not None:
                 rings = self.rings.add(rings, batch)
                 batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
@@ -319,9 +317,7 @@ class Group:
             passage = Passage(learners.params, learners.meta_state, gains)
             window.append(Record(eta, passage, batch, torch.ones_like(rates) if overlap else None))
             learners = after
-        if config.fresh_validation:
-            valid = collect()
-        grads, logs = self._gradient(window, eta, learners, values, valid, rates)
+        grads, logs = self._gradient(window, eta, learners, values, next(rollouts), rates)
         gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
         # What the next window shares with this one.
         kept = window[-overlap:] if overlap else []

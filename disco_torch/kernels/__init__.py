@@ -4,5 +4,6 @@ from disco_torch.kernels.cpu_memory import keep_freed_memory
 from disco_torch.kernels.lstm import reversed_hiddens
 from disco_torch.kernels.recording import SPEEDS, Recorded, Speed
 from disco_torch.kernels.softmax import softmax_mean
+from disco_torch.kernels.streams import beside
 
-__all__ = ["SPEEDS", "Recorded", "Speed", "keep_freed_memory", "reversed_hiddens", "softmax_mean"]
+__all__ = ["SPEEDS", "Recorded", "Speed", "beside", "keep_freed_memory", "reversed_hiddens", "softmax_mean"]

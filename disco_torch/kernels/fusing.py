@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from disco_torch.kernels.cpu_biases import CPU_COMPILER_OPTIONS, split_biases
+from disco_torch.kernels.narrow import spread_narrow
+from disco_torch.kernels.parting import part_vectors
 from disco_torch.kernels.simplifying import is_view
 
 aten = torch.ops.aten
@@ -18,6 +20,10 @@ COMPILER_OPTIONS: dict[str, Any] = {
     "max_pointwise_cat_inputs": 20,  # the rule lays some sixteen inputs side by side: one kernel, not one for each
     "online_softmax": False,  # rows are short: read once, kept, and written once
     "combo_kernels": True,  # most work is too small to fill a GPU: what does not depend on each other runs together
+    "combo_kernels_pointwise_only": True,  # but for sums, which want blocks of their own shapes
+    "comprehensive_padding": False,  # rows with gaps would have to be copied for the next product
+    "shape_padding": False,  # products are of aligned rows already, see `layers.linear_each`
+    "pick_loop_orders": False,  # a transposed weight among many inputs must not decide how results lie in memory
 }
 
 
@@ -30,8 +36,11 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
 
     assert isinstance(graph, fx.GraphModule)
     own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
-    options = COMPILER_OPTIONS
-    if not any(tensor.is_cuda for tensor in tensors):
+    if any(tensor.is_cuda for tensor in tensors):
+        options = {name: value for name, value in COMPILER_OPTIONS.items() if hasattr(torch._inductor.config, name)}
+        spread_narrow(own.graph)
+        part_vectors(own.graph)
+    else:
         options = CPU_COMPILER_OPTIONS
         split_biases(own.graph)
     carried = write_back(own.graph, carried)

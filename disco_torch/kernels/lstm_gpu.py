@@ -62,28 +62,35 @@ if triton is not None:
         w_i, w_g = tl.load(columns), tl.load(columns + H * w_out)
         w_f, w_o = tl.load(columns + 2 * H * w_out), tl.load(columns + 3 * H * w_out)
         cell = tl.zeros((ROWS, UNITS), tl.float32)
+        at = ((T - 1) * B + rows)[:, None] * (4 * H) + units[None, :]
+        x_i, x_g = tl.load(gates + at, inside, 0.0), tl.load(gates + at + H, inside, 0.0)
+        x_f, x_o = tl.load(gates + at + 2 * H, inside, 0.0), tl.load(gates + at + 3 * H, inside, 0.0)
+        keep = tl.load(keeps + (T - 1) * B + rows, rows < B, 0.0)[:, None]
         for step in range(T):
             t = T - 1 - step
-            keep = tl.load(keeps + t * B + rows, rows < B, 0.0)[:, None]
             # The first step finds zeros. From the second level cache: others wrote it.
             before = hiddens + ((t + 1) * B + rows)[:, None] * H + every[None, :]
             hidden = tl.load(before, inside & (step > 0), 0.0, cache_modifier=".cg") * keep
-            here = (t * B + rows)[:, None]
-            at = here * (4 * H) + units[None, :]
-            i = tl.sigmoid(tl.load(gates + at, inside, 0.0) + tl.dot(hidden, w_i, input_precision=PRECISION))
-            g = _tanh(tl.load(gates + at + H, inside, 0.0) + tl.dot(hidden, w_g, input_precision=PRECISION))
-            f = tl.sigmoid(tl.load(gates + at + 2 * H, inside, 0.0) + tl.dot(hidden, w_f, input_precision=PRECISION) + 1.0)
-            o = tl.sigmoid(tl.load(gates + at + 3 * H, inside, 0.0) + tl.dot(hidden, w_o, input_precision=PRECISION))
+            i = tl.sigmoid(x_i + tl.dot(hidden, w_i, input_precision=PRECISION))
+            g = _tanh(x_g + tl.dot(hidden, w_g, input_precision=PRECISION))
+            f = tl.sigmoid(x_f + tl.dot(hidden, w_f, input_precision=PRECISION) + 1.0)
+            o = tl.sigmoid(x_o + tl.dot(hidden, w_o, input_precision=PRECISION))
             cell = f * cell * keep + i * g
-            own = here * H + units[None, :]
+            own = (t * B + rows)[:, None] * H + units[None, :]
             tl.store(hiddens + own, o * _tanh(cell), inside)
             _arrive(counters + tl.program_id(1))
-            # The others do not wait for these.
+            # Neither what the others do not wait for nor what the next step reads of the input has to wait for them.
+            at = (t * B + rows)[:, None] * (4 * H) + units[None, :]
             tl.store(cells + own, cell, inside)
             tl.store(acts + at, i, inside)
             tl.store(acts + at + H, g, inside)
             tl.store(acts + at + 2 * H, f, inside)
             tl.store(acts + at + 3 * H, o, inside)
+            more = inside & (t > 0)
+            at -= B * (4 * H)
+            x_i, x_g = tl.load(gates + at, more, 0.0), tl.load(gates + at + H, more, 0.0)
+            x_f, x_o = tl.load(gates + at + 2 * H, more, 0.0), tl.load(gates + at + 3 * H, more, 0.0)
+            keep = tl.load(keeps + (t - 1) * B + rows, (rows < B) & (t > 0), 0.0)[:, None]
             met = _wait(counters + tl.program_id(1), (step + 1) * (H // UNITS), PATIENCE)
             cell = tl.where(met, cell, float("nan"))
 

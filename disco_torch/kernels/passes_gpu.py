@@ -25,7 +25,7 @@ if triton is not None:
 
     @triton.jit
     def _tanh(x, ROUGH: tl.constexpr):  # type: ignore[no-untyped-def]
-        """To 5e-4 where `ROUGH`, which is finer than 16 bits and a fifth of the work."""
+        """To 5e-4 where `ROUGH`, as fine as what the next product rounds it to, and a fifth of the work."""
         if ROUGH:
             return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
         else:
@@ -40,7 +40,7 @@ if triton is not None:
 
     @triton.jit
     def _action_kernel(  # type: ignore[no-untyped-def]
-        cells, recurrent, rows, hiddens, N, A, H, ROWS: tl.constexpr, UNITS: tl.constexpr, ROUGH: tl.constexpr
+        cells, recurrent, rows, hiddens, N, A, H, stride, ROWS: tl.constexpr, UNITS: tl.constexpr, ROUGH: tl.constexpr
     ):
         n = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
         unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)[None, :]
@@ -48,7 +48,7 @@ if triton is not None:
         at = recurrent + n.to(tl.int64) * (4 * H) + unit
         i, g = tl.load(at, inside, 0.0).to(tl.float32), tl.load(at + H, inside, 0.0).to(tl.float32)
         f, o = tl.load(at + 2 * H, inside, 0.0).to(tl.float32), tl.load(at + 3 * H, inside, 0.0).to(tl.float32)
-        cell = tl.load(cells + n.to(tl.int64) * H + unit, inside, 0.0).to(tl.float32)
+        cell = tl.load(cells + n.to(tl.int64) * stride + unit, inside, 0.0).to(tl.float32)
         for a in range(A):
             row = rows + a * (4 * H) + unit
             i_a, g_a = tl.load(row, unit < H, 0.0), tl.load(row + H, unit < H, 0.0)
@@ -58,10 +58,10 @@ if triton is not None:
             tl.store(hiddens + (n.to(tl.int64) * A + a) * H + unit, hidden, inside)
 
     @triton.jit
-    def _mean_kernel(logits, values, means, V, BINS: tl.constexpr):  # type: ignore[no-untyped-def]
+    def _mean_kernel(logits, values, means, V, stride, BINS: tl.constexpr):  # type: ignore[no-untyped-def]
         row = tl.program_id(0).to(tl.int64)
         bins = tl.arange(0, BINS)
-        x = tl.load(logits + row * V + bins, bins < V, float("-inf")).to(tl.float32)
+        x = tl.load(logits + row * stride + bins, bins < V, float("-inf")).to(tl.float32)
         weights = tl.exp(x - tl.max(x, 0))
         weighted = tl.sum(weights * tl.load(values + bins, bins < V, 0.0), 0)
         tl.store(means + row, weighted / tl.sum(weights, 0))
@@ -77,8 +77,10 @@ def action_hiddens(cells: Tensor, recurrent: Tensor, rows: Tensor) -> Tensor:
     hiddens = cells.new_empty(N, A, H)
     block = (8, min(128, triton.next_power_of_2(H)))
     grid = (triton.cdiv(N, block[0]), triton.cdiv(H, block[1]))
-    tensors = (cells.contiguous(), recurrent.contiguous(), rows.float().contiguous(), hiddens)
-    _action_kernel[grid](*tensors, N, A, H, *block, cells.dtype == torch.bfloat16, num_warps=4)
+    cells = with_whole_rows(cells)
+    tensors = (cells, recurrent.contiguous(), rows.float().contiguous(), hiddens)
+    rough = cells.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
+    _action_kernel[grid](*tensors, N, A, H, cells.stride(0), *block, rough, num_warps=4)
     return hiddens
 
 
@@ -87,8 +89,14 @@ def softmax_mean(logits: Tensor, values: Tensor) -> Tensor:
     N, V = logits.shape
     means = values.new_empty(N)
     bins = triton.next_power_of_2(V)
-    _mean_kernel[(N,)](logits.contiguous(), values.contiguous(), means, V, bins, num_warps=1)
+    logits = with_whole_rows(logits)
+    _mean_kernel[(N,)](logits, values.contiguous(), means, V, logits.stride(0), bins, num_warps=1)
     return means
+
+
+def with_whole_rows(x: Tensor) -> Tensor:
+    """As it is if its rows are, which may be parts of longer ones; else a copy."""
+    return x if x.stride(1) == 1 else x.contiguous()
 
 
 torch.library.impl("disco_torch::action_hiddens", "default", action_hiddens)

@@ -201,15 +201,16 @@ def memory_of(tensor: Tensor) -> int:
 
 def copy_all(sources: list[Tensor], destinations: list[Tensor]) -> None:
     """Copies tensors into others of the same shapes, as many as possible in one launch."""
+    pairs = [(source, to) for source, to in zip(sources, destinations, strict=True) if source is not to]
+    # Of few tensors a large one goes alone: a joint launch would leave it to a few blocks of threads.
+    largest = 1 << 14 if len(pairs) <= 16 else 1 << 62
     together: dict[torch.dtype, tuple[list[Tensor], list[Tensor]]] = {}
-    for source, destination in zip(sources, destinations, strict=True):
-        if source is destination:
-            continue
-        if source.stride() == destination.stride() and source.is_contiguous():
-            pair = together.setdefault(source.dtype, ([], []))
-            pair[0].append(source)
-            pair[1].append(destination)
+    for source, to in pairs:
+        if source.stride() == to.stride() and source.is_contiguous() and source.numel() < largest:
+            group = together.setdefault(source.dtype, ([], []))
+            group[0].append(source)
+            group[1].append(to)
         else:
-            destination.copy_(source)
-    for from_, to in together.values():
-        torch._foreach_copy_(to, from_)
+            to.copy_(source)
+    for from_, into in together.values():
+        torch._foreach_copy_(into, from_)

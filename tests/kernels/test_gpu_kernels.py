@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from disco_torch.kernels import lstm_gpu, passes_gpu, reversed_hiddens, softmax_mean
+from disco_torch.kernels import beside, lstm_gpu, passes_gpu, reversed_hiddens, softmax_mean
 from disco_torch.kernels.recording import Recorded, Speed
 from disco_torch.layers import LSTM, lstm_gates
 
@@ -83,6 +83,39 @@ def test_means_under_softmax(dtype: torch.dtype) -> None:
     with torch.no_grad():
         got = softmax_mean(logits, values)
     torch.testing.assert_close(got, (torch.softmax(logits.float(), -1) * values).sum(-1), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("precision", ["highest", "high"])
+def test_rows_that_are_parts_of_longer_ones(precision: str) -> None:
+    torch.set_float32_matmul_precision(precision)
+    recurrent, rows, values = draw(21, 160), draw(3, 160, seed=1), torch.linspace(-3.0, 3.0, 40).cuda()
+    part = draw(21, 56, seed=2)[:, 8:48]
+    with torch.no_grad():
+        hiddens = torch.ops.disco_torch.action_hiddens(part, recurrent, rows)
+        means = softmax_mean(part, values)
+    # Where products are rounded to TF32, so are the functions before them.
+    want = lstm_gates(recurrent.unsqueeze(1) + rows, part.unsqueeze(1)).hidden
+    torch.testing.assert_close(hiddens, want, rtol=0, atol=1e-5 if precision == "highest" else 2e-3)
+    torch.testing.assert_close(means, (torch.softmax(part, -1) * values).sum(-1), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_made_beside_is_waited_for() -> None:
+    """A long computation on a second stream, and sums of its results on the first, launched as one graph."""
+    matrix = draw(512, 512) / 30.0
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        def make() -> torch.Tensor:
+            nonlocal x
+            for _ in range(20):
+                x = x @ matrix
+            return x
+
+        return torch.stack([result.sum() for result in beside(make, 4)])
+
+    x = draw(512, 512, seed=1)
+    recorded = Recorded(fn, Speed(capture=True))
+    for scale in (1.0, 2.0, 3.0):
+        torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("speed", [Speed(capture=True), Speed(trace=True, capture=True), Speed(True, True, True)])
