@@ -33,6 +33,9 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
     The first `carried` inputs may be overwritten with the first outputs, and returned as such.
     """
     import torch._inductor
+    from torch._guards import TracingContext, tracing
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     assert isinstance(graph, fx.GraphModule)
     own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
@@ -45,7 +48,10 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
         split_biases(own.graph)
     carried = write_back(own.graph, carried)
     own.recompile()
-    with torch.no_grad():  # parameters may be part of the graph; no derivative of it is wanted
+    # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(assume_static_by_default=True))
+    # Parameters may be part of the graph; no derivative of it is wanted.
+    with torch.no_grad(), tracing(TracingContext(mode)):
         compiled: Any = torch._inductor.compile(own, [*tensors], options)
         compiled(*tensors)  # some failures show only in the first run
     return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
