@@ -89,13 +89,13 @@ def test_the_meta_gradient_of_a_page() -> None:
 def test_the_loops_of_a_page_are_the_presets() -> None:
     names = {"AdamConfig": AdamConfig, "ValueFunctionConfig": ValueFunctionConfig, "MetaLossWeights": MetaLossWeights}
     text = (ROOT / "docs/discovery.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| `([^`]*)`[^|]*\| `([^`]*)`[^|]*\| `([^`]*)`[^|]*\|$", text, flags=re.M)
-    columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3)]
-    assert len(rows) == 16
-    for column, preset in zip(columns, ("notebook", "grove5"), strict=False):
+    rows = re.findall(r"^\| `(\w+)` " + 4 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
+    columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4)]
+    assert len(rows) == 17
+    for column, preset in zip(columns, ("notebook", "grove5", "grove20"), strict=False):
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
-    paper = DiscoverConfig(**columns[2])
+    paper = DiscoverConfig(**columns[3])
     assert (paper.num_fresh, paper.num_copies, paper.updates_per_meta_update) == (10, 48, 1)
 
 

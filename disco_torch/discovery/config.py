@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -103,6 +104,8 @@ class DiscoverConfig:
 
     optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4, max_abs_update=NO_CLIP))
     """Of the rule."""
+    slow_after: int = field(default=0, metadata={"later": True})
+    """Meta-updates after which the rule learns at a quarter of its rate, so that noise averages out; 0 for never."""
     adam_per_agent: bool = False
     """One Adam for each agent and the mean of their updates, as the paper has it, or one Adam on the mean gradient."""
     weights: MetaLossWeights = field(default_factory=MetaLossWeights)
@@ -140,7 +143,7 @@ class DiscoverConfig:
             raise ValueError("`bfloat16` of an agent must be False with `dtype` float64, got True; use float32.")
         least = {"meta_updates": 1, "window": 1, "stride": 0, "rollout_length": 2, "valid_length": 2, "num_envs": 1}
         least |= {"valid_envs": 0, "batch_size": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
-        least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0}
+        least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0, "slow_after": 0}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
@@ -168,6 +171,11 @@ class DiscoverConfig:
     @property
     def num_agents(self) -> int:
         return sum(group.num_agents for group in self.groups)
+
+    def learning_rate(self, meta_updates: int) -> float:
+        """Of the rule, after so many meta-updates."""
+        rate = self.optimizer.learning_rate
+        return rate / 4.0 if 0 < self.slow_after <= meta_updates else rate
 
     @property
     def num_copies(self) -> int:
@@ -232,6 +240,26 @@ GROVE5 = DiscoverConfig(
 """Found in 7 minutes on one H200. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or
 the rule gets no signal."""
 
+GROVE20 = dataclasses.replace(
+    GROVE5,
+    groups=(
+        dataclasses.replace(
+            GROVE5.groups[0],
+            habitats=tuple(HabitatConfig(env, agents=10) for env in ("catch-variants", "chain", "crossing")),
+        ),
+        dataclasses.replace(GROVE5.groups[1], habitats=tuple(HabitatConfig(env, agents=12) for env in ("grid", "gatherer"))),
+    ),
+    meta_updates=999,
+    window=20,
+    stride=10,
+    optimizer=AdamConfig(learning_rate=4e-3, max_abs_update=NO_CLIP),
+    slow_after=387,
+    adam_per_agent=True,
+    share_values=True,
+)
+"""The same agents and environments in the paper's loop. The rate is high for an Adam of each agent, whose updates are mostly
+noise that the mean of all takes out."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 
@@ -253,5 +281,6 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         ),
     ),
     "grove5": ("the embedded rule's: 52 agents in levels of 5 families, from random weights", GROVE5),
+    "grove20": ("the second embedded rule's: the paper's loop on 54 agents in levels of 5 families", GROVE20),
 }
 """Named settings, each with what it is for."""

@@ -113,7 +113,8 @@ class DiscoverySession:
         gradients = flat({name: g.sum(0) for name, g in grads.items()})
         if not self.config.adam_per_agent:
             return gradients
-        update = vmap(lambda g, s: adam_update(g, s, self.rule_params, self.config.optimizer))
+        rate = self.config.learning_rate(self.counters.meta_updates)
+        update = vmap(lambda g, s: adam_update(g, s, self.rule_params, self.config.optimizer, rate))
         changes, after = update(grads, self.opt_states[i])
         before = self.opt_states[i]
         self.opt_states[i] = select(ok, after, before)
@@ -122,7 +123,8 @@ class DiscoverySession:
 
     def _change_rule(self, mean: Params) -> None:
         if not self.config.adam_per_agent:
-            mean, self.opt_states[0] = adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer)
+            rate = self.config.learning_rate(self.counters.meta_updates)
+            mean, self.opt_states[0] = adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
         self._last_change = global_norm(mean.values())
         self.rule_params = apply_updates(self.rule_params, mean)
 

@@ -49,8 +49,8 @@ class RuleEntry:
 SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
 """A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
 
-GROVE5 = Path(__file__).with_name("grove5.safetensors")
-"""The file of the rule that ships with the package; it says itself where it comes from."""
+GROVE5, GROVE20 = (Path(__file__).with_name(f"{name}.safetensors") for name in ("grove5", "grove20"))
+"""The files of the rules that ship with the package; they say themselves where they come from."""
 
 REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
@@ -63,6 +63,15 @@ REGISTRY: dict[str, RuleEntry] = {
             num_parameters=155088,
             load=lambda: load_rule_file(GROVE5),
             locate=lambda: GROVE5,
+        ),
+        RuleEntry(
+            name="grove20",
+            kind="discovered",
+            description="The second one, discovered on the same families by the loop of the paper.",
+            source="disco-torch; reproduce it with `disco-torch discover --preset grove20`",
+            num_parameters=155088,
+            load=lambda: load_rule_file(GROVE20),
+            locate=lambda: GROVE20,
         ),
         RuleEntry(
             name="disco103",

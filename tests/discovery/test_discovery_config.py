@@ -9,6 +9,7 @@ import pytest
 from small_groups import CATCH, CHAIN, tiny_config
 
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.weights import list_rules, load_rule
 from disco_torch.weights.configuration import config_from_plain, config_to_plain
@@ -85,6 +86,12 @@ def test_what_follows_from_it() -> None:
     assert tiny_config(stride=2).updates_per_meta_update == 2  # a stride of a whole window is no overlap
 
 
+def test_the_rate_of_the_rule_falls_once() -> None:
+    config = tiny_config(slow_after=3, optimizer=AdamConfig(learning_rate=4e-3))
+    assert [config.learning_rate(n) for n in (0, 2, 3, 9)] == [4e-3, 4e-3, 1e-3, 1e-3]
+    assert tiny_config(optimizer=AdamConfig(learning_rate=4e-3)).learning_rate(9) == 4e-3
+
+
 def test_the_notebooks_preset_is_the_notebook() -> None:
     _, config = PRESETS["notebook"]
     default = DiscoverConfig()
@@ -93,13 +100,14 @@ def test_the_notebooks_preset_is_the_notebook() -> None:
     assert default.optimizer.learning_rate == 5e-4 == default.groups[0].learning_rates[0]
 
 
-def test_the_preset_of_the_embedded_rule_is_what_found_it() -> None:
-    entry = next(entry for entry in list_rules() if entry.name == "grove5")
+@pytest.mark.parametrize("name", ["grove5", "grove20"])
+def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
+    entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
     path = entry.locate()
     assert path is not None
     found_with = json.loads(read_file(path).metadata["provenance"])["config"]
     # Through the dataclass: settings that came later have their defaults.
-    assert config_to_plain(PRESETS["grove5"][1]) == config_to_plain(config_from_plain(DiscoverConfig, found_with))
-    rule = load_rule("grove5")
-    assert isinstance(rule, DiscoUpdateRule) and rule.config == PRESETS["grove5"][1].rule
+    assert config_to_plain(PRESETS[name][1]) == config_to_plain(config_from_plain(DiscoverConfig, found_with))
+    rule = load_rule(name)
+    assert isinstance(rule, DiscoUpdateRule) and rule.config == PRESETS[name][1].rule

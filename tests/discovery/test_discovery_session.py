@@ -106,6 +106,21 @@ POISONS = [
 ]
 
 
+@pytest.mark.parametrize("adam_per_agent", [False, True])
+def test_the_rule_slows_down(adam_per_agent: bool) -> None:
+    """The first update is at the full rate, the second at a quarter of it; moments do not know of the rate."""
+    even, slowing = (make_session(**QUICK, adam_per_agent=adam_per_agent, slow_after=n) for n in (0, 1))
+    steps = []
+    for session in (even, slowing):
+        session.advance()
+        before = flat(session.rule_params)
+        session.advance()
+        steps.append((before, flat(session.rule_params) - before))
+    (first, change), (same, slow) = steps
+    assert torch.equal(first, same)
+    torch.testing.assert_close(slow, change / 4.0, rtol=1e-9, atol=1e-15)
+
+
 @pytest.mark.parametrize("part", POISONS)
 @pytest.mark.parametrize("adam_per_agent", [False, True])
 def test_an_agent_that_is_not_finite_is_left_out_and_replaced(adam_per_agent: bool, part: str) -> None:

@@ -14,7 +14,7 @@ from disco_torch.weights.files import read_file
 
 
 def test_the_names() -> None:
-    assert [entry.name for entry in list_rules()] == ["grove5", "disco103", "actor-critic", "policy-gradient"]
+    assert [entry.name for entry in list_rules()] == ["grove5", "grove20", "disco103", "actor-critic", "policy-gradient"]
     assert type(load_rule("actor-critic")) is ActorCritic
     assert type(load_rule("policy-gradient")) is PolicyGradient
 
@@ -53,7 +53,7 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_needless_configurations() -> None:
-    names = r"\['actor-critic', 'disco103', 'grove5', 'policy-gradient'\]"
+    names = r"\['actor-critic', 'disco103', 'grove20', 'grove5', 'policy-gradient'\]"
     message = rf"must be one of {names} or .* file, got 'disco104', which is neither"
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
@@ -61,18 +61,21 @@ def test_unknown_names_and_needless_configurations() -> None:
         load_rule("disco103", config=DiscoConfig())
 
 
-def test_the_embedded_rule_is_small_and_says_where_it_comes_from() -> None:
-    entry = list_rules()[0]
+@pytest.mark.parametrize("name", ["grove5", "grove20"])
+def test_an_embedded_rule_is_small_and_says_where_it_comes_from(name: str) -> None:
+    entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
     path = entry.locate()
-    assert path is not None and path.stat().st_size <= 4_000_000
-    rule = load_rule("grove5")
+    assert path is not None and path.stat().st_size <= 2_000_000
+    rule = load_rule(name)
     assert isinstance(rule, DiscoUpdateRule)
     assert sum(param.numel() for param in rule.parameters()) == entry.num_parameters
     provenance = json.loads(read_file(path).metadata["provenance"])
     assert provenance["started_from"] == "random weights" and provenance["environment_steps"] > 0
     curves = provenance["mean_returns"]
-    assert len(curves["meta_updates"]) == len(curves["catch-variants"]) > 100
+    assert len(curves["meta_updates"]) == len(curves["catch-variants"]) > 30
+    runs = provenance.get("runs", [provenance])
+    assert sum(run["meta_updates"] for run in runs) == provenance["meta_updates"]
 
 
 def test_a_rule_that_ships_is_one_more_entry(
