@@ -102,15 +102,15 @@ class MLP(nn.Sequential):
 def mlp_each(mlps: Sequence[MLP], x: Tensor) -> Iterator[Tensor]:
     """The outputs of MLPs that read the same input, one after the other, their first layers by `linear_each`."""
     firsts, deep = [mlp.linears()[0] for mlp in mlps], all(len(mlp) > 1 for mlp in mlps)
-    if not to_join(firsts, x):
+    if not mlps or not to_join(firsts, x):
         yield from (mlp(x) for mlp in mlps)
         return
     # As rows: a part of a matrix's columns is still a matrix, and need not be copied for the next product.
-    hiddens = linear_each(firsts, x.flatten(0, -2), relu=deep)
+    hiddens = linear_each(firsts, x.reshape(-1, x.shape[-1]), relu=deep)
     for mlp, hidden in zip(mlps, hiddens, strict=True):
         for layer in list(mlp)[2 if deep else 1 :]:
             hidden = layer(hidden)
-        yield hidden.unflatten(0, x.shape[:-1])
+        yield hidden.reshape(*x.shape[:-1], hidden.shape[-1])
 
 
 @tree_dataclass

@@ -11,6 +11,7 @@ makes meta-gradients unstable. The clip is on the scaled UPDATE, before the lear
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,7 @@ def adam_init(params: Params) -> AdamState:
 
 def _corrections(config: AdamConfig, count: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """1 - b^n for both moments, without the cancellation that would put the second off by 6e-5 in float32."""
-    logs = (math.log(b) if b else -math.inf for b in (config.b1, config.b2))
+    logs = (math.log(max(b, sys.float_info.min)) for b in (config.b1, config.b2))  # of 0 it would be infinite
     first, second = (-torch.expm1(count.to(dtype) * log) for log in logs)
     return first, second
 

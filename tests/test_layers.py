@@ -342,3 +342,10 @@ def test_init_params_are_reproducible_and_leave_the_module_alone() -> None:
         assert torch.equal(first[name], again[name]) and not first[name].requires_grad
     assert not torch.equal(first["0.weight"], other["0.weight"])
     assert not torch.equal(first["0.weight"], before["0.weight"])
+
+
+def test_mlps_of_one_row_and_no_mlps(joined: bool) -> None:
+    mlps, x = [MLP(5, (70, 3)).double(), MLP(5, (40, 2)).double()], torch.randn(5, dtype=torch.float64)
+    for got, mlp in zip(mlp_each(mlps, x), mlps, strict=True):
+        torch.testing.assert_close(got, mlp[2](torch.relu(x @ mlp[0].weight.t() + mlp[0].bias)))  # type: ignore[operator]
+    assert list(mlp_each([], x)) == []

@@ -41,8 +41,8 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
     own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
     if any(tensor.is_cuda for tensor in tensors):
         options = {name: value for name, value in COMPILER_OPTIONS.items() if hasattr(torch._inductor.config, name)}
-        spread_narrow(own.graph)
         part_vectors(own.graph)
+        spread_narrow(own.graph)
     else:
         options = CPU_COMPILER_OPTIONS
         split_biases(own.graph)

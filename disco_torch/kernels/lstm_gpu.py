@@ -169,14 +169,14 @@ def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor,
     """
     T, B, size = gates.shape
     hiddens, cells = gates.new_empty(T, B, size // 4), gates.new_empty(T, B, size // 4)
-    acts = torch.empty_like(gates)
+    acts = gates.new_empty(gates.shape)  # contiguous, whatever the gates are
     _launch(_forward_kernel, (gates.contiguous(), weight, keeps.contiguous(), hiddens, acts, cells), weight, T, B)
     return hiddens, acts, cells
 
 
 def reversed_lstm_backward(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
     """The cotangent of the gates, [T, B, 4H], from that of the hidden states."""
-    gates_bar = torch.empty_like(acts)
+    gates_bar = acts.new_empty(acts.shape)
     tensors = (hiddens_bar.contiguous(), weight, keeps.contiguous(), acts.contiguous(), cells.contiguous(), gates_bar)
     _launch(_backward_kernel, tensors, weight, acts.shape[0], acts.shape[1])
     return gates_bar
@@ -189,12 +189,12 @@ torch.library.impl("disco_torch::reversed_lstm_backward", "default", reversed_ls
 @torch.library.register_fake("disco_torch::reversed_lstm")
 def _(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     state = gates.new_empty(*gates.shape[:2], gates.shape[2] // 4)
-    return state, torch.empty_like(gates), torch.empty_like(state)
+    return state, gates.new_empty(gates.shape), state.new_empty(state.shape)
 
 
 @torch.library.register_fake("disco_torch::reversed_lstm_backward")
 def _(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
-    return torch.empty_like(acts)
+    return acts.new_empty(acts.shape)
 
 
 def _joined(info: Any, tensor: Tensor, dim: int | None) -> Tensor:

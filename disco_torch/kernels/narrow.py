@@ -10,7 +10,7 @@ from torch import fx
 aten = torch.ops.aten
 
 NARROW = 32
-"""Up to here a product's inner and outer width is less work than its launch."""
+"""A product whose inner and outer widths are at most this is less work than its launch."""
 PRODUCTS = (aten.mm.default, aten.addmm.default, aten._addmm_activation.default, aten.bmm.default)
 
 
@@ -20,7 +20,7 @@ def spread_narrow(graph: fx.Graph) -> None:
     The meta-network has dozens of them, with two to thirty channels: each would be a kernel of its own, or two.
     """
     for node in list(graph.nodes):
-        if node.target not in PRODUCTS or node.kwargs:
+        if node.target not in PRODUCTS or node.kwargs or not node.meta["val"].is_floating_point():
             continue
         args: Any = node.args
         *bias, x, weight = args

@@ -11,6 +11,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from disco_torch.kernels.simplifying import written_into
+
 aten = torch.ops.aten
 
 FEWEST = 8
@@ -29,11 +31,14 @@ def part_vectors(graph: fx.Graph) -> None:
     """What is done number by number to a vector of parts is done to each of them instead.
 
     Plain PyTorch works best on one vector of all parameters, since each operation is a kernel. A compiler joins operations
-    anyway, and is spared to copy the parts into the vector and out of it.
+    anyway, and is spared copying the parts into the vector and out of it. What is written into is left alone.
     """
     known: dict[fx.Node, Parts] = {}
     made: dict[fx.Node, Parts] = {}
+    written = written_into(graph)
     for node in list(graph.nodes):
+        if node in written or any(each in written for each in node.all_input_nodes):
+            continue
         if node.target is aten.cat.default:
             known |= of_cat(node)
         elif is_elementwise(node):
@@ -70,6 +75,8 @@ def of_cat(node: fx.Node) -> dict[fx.Node, Parts]:
     nodes: Any = node.args[0]
     dim: Any = node.args[1:]
     if len(nodes) < FEWEST or node.meta["val"].ndim > 2 or not is_last(dim, node):
+        return {}
+    if len({each.meta["val"].dtype for each in (node, *nodes)}) > 1:  # the vector has the widest of them
         return {}
     return {node: Parts(tuple(part.meta["val"].shape[-1] for part in nodes), tuple(nodes))}
 

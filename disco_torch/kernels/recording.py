@@ -200,7 +200,7 @@ def memory_of(tensor: Tensor) -> int:
 
 
 def copy_all(sources: list[Tensor], destinations: list[Tensor]) -> None:
-    """Copies tensors into others of the same shapes, as many as possible in one launch."""
+    """Copies tensors into others of the same shapes, small or many ones in one launch."""
     pairs = [(source, to) for source, to in zip(sources, destinations, strict=True) if source is not to]
     # Of few tensors a large one goes alone: a joint launch would leave it to a few blocks of threads.
     largest = 1 << 14 if len(pairs) <= 16 else 1 << 62

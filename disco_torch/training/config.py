@@ -30,7 +30,7 @@ class TrainConfig:
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
     rule: str = "auto"
-    """`grove5`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: the embedded rule, `grove5`."""
+    """`grove5`, `grove20`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: `grove5`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0

@@ -58,7 +58,7 @@ REGISTRY: dict[str, RuleEntry] = {
         RuleEntry(
             name="grove5",
             kind="discovered",
-            description="The rule that ships with disco-torch, discovered on 5 families of small environments.",
+            description="Ships with disco-torch, the default: discovered on 5 families of small environments.",
             source="disco-torch; reproduce it with `disco-torch discover --preset grove5`",
             num_parameters=155088,
             load=lambda: load_rule_file(GROVE5),
@@ -67,8 +67,8 @@ REGISTRY: dict[str, RuleEntry] = {
         RuleEntry(
             name="grove20",
             kind="discovered",
-            description="The second one, discovered on the same families by the loop of the paper.",
-            source="disco-torch; reproduce it with `disco-torch discover --preset grove20`",
+            description="Ships with disco-torch: discovered on the same 5 families by the paper's loop.",
+            source="disco-torch; its two runs are in docs/discovery.md, `disco-torch discover --preset grove20` makes one",
             num_parameters=155088,
             load=lambda: load_rule_file(GROVE20),
             locate=lambda: GROVE20,

@@ -37,14 +37,15 @@ def test_the_lstm_and_its_derivative(T: int, B: int, H: int) -> None:
         assert (got - want).norm() <= 1e-5 * want.norm()
 
 
-def test_the_lstm_of_several_agents() -> None:
-    lstm, xs, resets = LSTM(3, 64).cuda(), draw(4, 6, 5, 3), draw(6, 5) > 1.0
+@pytest.mark.parametrize("B", [5, 1])
+def test_the_lstm_of_several_agents(B: int) -> None:
+    lstm, xs, resets = LSTM(3, 64).cuda(), draw(4, 6, B, 3), draw(6, B) > 1.0
     params = {name: param.detach() for name, param in lstm.named_parameters()}
 
     def loss(params: dict[str, torch.Tensor], x: torch.Tensor, fast: bool) -> torch.Tensor:
         with torch.nn.utils.stateless._reparametrize_module(lstm, params):
             hiddens = (
-                reversed_hiddens(lstm, x, resets) if fast else lstm.unroll(x, resets, lstm.initial_state(5), reverse=True)[0]
+                reversed_hiddens(lstm, x, resets) if fast else lstm.unroll(x, resets, lstm.initial_state(B), reverse=True)[0]
             )
         return hiddens.square().sum()
 

@@ -61,6 +61,30 @@ def test_other_sizes_and_other_dimensions_are_left_alone():
     torch.testing.assert_close(parted(fn, *args)(*args), fn(*args), rtol=0, atol=0)
 
 
+def test_what_is_written_into_is_left_alone():
+    def into_all(first):
+        return unflat(flat(first).add_(1.0), first)
+
+    def into_a_part(first):
+        vector = flat(first)
+        vector[2:5].zero_()
+        return unflat(vector * 2.0, first)
+
+    first = params(0)
+    for fn in (into_all, into_a_part):
+        want = fn(first)
+        torch.testing.assert_close(parted(fn, first)(first), want, rtol=0, atol=0)
+        torch.testing.assert_close(first, params(0), rtol=0, atol=0)
+
+
+def test_a_vector_of_several_dtypes_is_left_alone():
+    def fn(first):
+        return unflat(flat(first) * 2.0, first)
+
+    first = {name: x.to(torch.float32 if name == "3" else torch.float64) for name, x in params(0).items()}
+    torch.testing.assert_close(parted(fn, first)(first), fn(first), rtol=0, atol=0)
+
+
 def test_adam_of_a_batch_of_agents_copies_nothing_into_vectors():
     config = AdamConfig(1e-2)
 
