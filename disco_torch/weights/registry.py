@@ -49,29 +49,25 @@ class RuleEntry:
 SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
 """A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
 
-GROVE5, GROVE20 = (Path(__file__).with_name(f"{name}.safetensors") for name in ("grove5", "grove20"))
-"""The files of the rules that ship with the package; they say themselves where they come from."""
+
+def shipped(name: str, description: str, source: str) -> RuleEntry:
+    """A rule whose file is part of the package; the file says itself where it comes from."""
+    path = Path(__file__).with_name(f"{name}.safetensors")
+    return RuleEntry(name, "discovered", description, source, 155_088, lambda: load_rule_file(path), lambda: path)
+
 
 REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
-        RuleEntry(
-            name="grove5",
-            kind="discovered",
-            description="Ships with disco-torch, the default: discovered on 5 families of small environments.",
-            source="disco-torch; reproduce it with `disco-torch discover --preset grove5`",
-            num_parameters=155088,
-            load=lambda: load_rule_file(GROVE5),
-            locate=lambda: GROVE5,
+        shipped(
+            "grove5",
+            "Ships with disco-torch, the default: discovered on 5 families of small environments.",
+            "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
         ),
-        RuleEntry(
-            name="grove20",
-            kind="discovered",
-            description="Ships with disco-torch: discovered on the same 5 families by the paper's loop.",
-            source="disco-torch; its two runs are in docs/discovery.md, `disco-torch discover --preset grove20` makes one",
-            num_parameters=155088,
-            load=lambda: load_rule_file(GROVE20),
-            locate=lambda: GROVE20,
+        shipped(
+            "grove20",
+            "Ships with disco-torch: discovered on the same 5 families by the paper's loop.",
+            "disco-torch; its two runs are in docs/discovery.md, `disco-torch discover --preset grove20` makes one",
         ),
         RuleEntry(
             name="disco103",
