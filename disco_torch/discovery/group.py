@@ -17,7 +17,8 @@ from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
 from disco_torch.discovery.rings import Rings, forget
-from disco_torch.kernels import Recorded, Speed, beside
+from disco_torch.kernels import Halves, Recorded, Speed, beside, one_ahead
+from disco_torch.kernels.lstm_gpu import leaves_room
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map, tree_stack
@@ -70,7 +71,10 @@ class Group:
         part = Speed(speed.trace, speed.compile)
         self._update = Recorded(self.update_agents, part, "the agents' update")
         self._judge = Recorded(self.judge, part, "the meta-loss")
-        self._through = Recorded(self.through_update, part, "the way back")
+        # Few agents do not fill a GPU: the next update can be gone through as far as it goes, beside this one's way back.
+        rows, units = self.num_agents * config.batch_size, rule.config.net.hidden_size
+        apart = speed.capture and device.type == "cuda" and leaves_room(rows, units, device)
+        self._through = Halves(self.through_update, part, "the way back", apart=apart)
         self._advance = Recorded(self.meta_update, Speed(capture=speed.capture), "the meta-update", carry=True)
 
     def _check_shared_values(self, size: int) -> None:
@@ -237,9 +241,10 @@ class Group:
         return vmap(self.meta_gradient.judge)(learners, valid, self._agents(value_out))
 
     def through_update(
-        self, record: Record, cotangent: Cotangent, grads: Params, rates: Tensor
+        self, update: tuple[Record, Tensor], later: tuple[Cotangent, Params]
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
-        """The way back through one update of all agents; adds to the gradients of the rule."""
+        """The way back through one update of all agents, at their rates; adds to the gradients of the rule."""
+        (record, rates), (cotangent, grads) = update, later
         share, on = 1.0 / self.config.window, record.goes_on
 
         def kept(tree: Any) -> Any:
@@ -336,10 +341,12 @@ class Group:
         cotangent, loss, logs = self._judge(learners, values, valid)
         grads = {name: param.new_zeros(self.num_agents, *param.shape) for name, param in eta.items()}
         regularizers, parts = [], []
-        for record in reversed(window):
-            grads, cotangent, regularizer, part = self._through(record, cotangent, grads, rates)
+        like = cotangent, grads
+        for finish in one_ahead(lambda record: self._through.ahead((record, rates), like), reversed(window)):
+            grads, cotangent, regularizer, part = finish((cotangent, grads))
             regularizers.append(regularizer)
             parts.append(part)
+            del finish  # what it holds makes room for the next one
         counted: Any = sum(1 if record.goes_on is None else record.goes_on for record in window)
         logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
         logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / self.config.window  # whose gradient this is

@@ -23,8 +23,14 @@ COMPILER_OPTIONS: dict[str, Any] = {
     "combo_kernels_pointwise_only": True,  # but for sums, which want blocks of their own shapes
     "comprehensive_padding": False,  # rows with gaps would have to be copied for the next product
     "shape_padding": False,  # products are of aligned rows already, see `layers.linear_each`
+    "graph_partition": False,  # for graphs that are captured in parts
     "pick_loop_orders": False,  # a transposed weight among many inputs must not decide how results lie in memory
 }
+
+LONGEST_ROW, LONGEST_COLUMN = 1024, 512
+"""Numbers that are summed by one block of threads, of one row, or of a few columns side by side."""
+FEW = 1 << 21
+"""Numbers of a matrix that is small: it stays in the GPU's cache."""
 
 
 def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) -> Callable[..., Any]:
@@ -34,6 +40,7 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
     """
     import torch._inductor
     from torch._guards import TracingContext, tracing
+    from torch._inductor.virtualized import V
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -51,10 +58,40 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
     # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(assume_static_by_default=True))
     # Parameters may be part of the graph; no derivative of it is wanted.
-    with torch.no_grad(), tracing(TracingContext(mode)):
+    with torch.no_grad(), tracing(TracingContext(mode)), V.set_choices_handler(choices()):
         compiled: Any = torch._inductor.compile(own, [*tensors], options)
         compiled(*tensors)  # some failures show only in the first run
     return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
+
+
+def choices() -> Any:
+    """The compiler's choices, but for two kinds of sums that it makes in several passes and are made in one.
+
+    Over rows: those that are contiguous are kept in registers, but a bias that is added to each row hides from it that they
+    are, and it reads softmaxes over value bins three times from memory. Over columns of small matrices: it adds their parts
+    in one kernel and their sums in another; the second takes as long as the first.
+    """
+    from torch._inductor.choices import InductorChoices
+    from torch._inductor.runtime.hints import ReductionHint
+
+    class Choices(InductorChoices):
+        @staticmethod
+        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
+            if InductorChoices.should_use_persistent_reduction(features, cooperative_reduction):
+                return True
+            longest = {ReductionHint.DEFAULT: LONGEST_ROW, ReductionHint.OUTER: LONGEST_COLUMN}
+            length = int(features.reduction_numel)
+            few = length * int(features.numel) <= FEW
+            limit = longest.get(features.get_reduction_hint(), 0)
+            return not cooperative_reduction and length <= limit and (few or limit == LONGEST_ROW)
+
+        @staticmethod
+        def reduction_split_factor(device: Any, length: int, number: int, inner_reduction: bool) -> int:
+            if not inner_reduction and length <= LONGEST_COLUMN and length * number <= FEW:
+                return 1
+            return InductorChoices.reduction_split_factor(device, length, number, inner_reduction)
+
+    return Choices()
 
 
 def write_back(graph: fx.Graph, carried: int) -> int:

@@ -137,9 +137,7 @@ if triton is not None:
 def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B: int, units: int = UNITS) -> None:
     """Runs a kernel over all rows, so many at a time that its programs fit on the GPU together."""
     H = weight.shape[0]
-    programs = H // units
-    tiles = max(1, processors(weight) // programs)
-    rows = next((rows for rows in (16, 32) if rows * tiles >= B), 64)
+    programs, tiles, rows = tiling(B, H, weight.device, units)
     precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"  # the former is as good as float32
     for first in range(0, B, rows * tiles):
         grid = (programs, min(tiles, -(-(B - first) // rows)))
@@ -148,9 +146,22 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B:
         kernel[grid](*tensors, counters, *sizes, H, units, rows, precision, PATIENCE, num_warps=4, num_stages=1)
 
 
-def processors(tensor: Tensor) -> int:
+def tiling(B: int, H: int, device: torch.device, units: int = UNITS) -> tuple[int, int, int]:
+    """Programs for the units of a tile, tiles that fit on the GPU together, and rows of each."""
+    programs = H // units
+    tiles = max(1, processors(device) // programs)
+    return programs, tiles, next((rows for rows in (16, 32) if rows * tiles >= B), 64)
+
+
+def leaves_room(B: int, H: int, device: torch.device) -> bool:
+    """Whether two of these kernels fit on the GPU together. If not, they could wait for each other for ever."""
+    programs, tiles, rows = tiling(B, H, device)
+    return 2 * programs * min(tiles, -(-B // rows)) <= processors(device)
+
+
+def processors(device: torch.device) -> int:
     """How many programs run at the same time for sure."""
-    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 1 << 16
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1 << 16
 
 
 # Defined without a derivative of their own, which `FusedLSTM` has: so they can be used under all transforms.

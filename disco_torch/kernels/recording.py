@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
@@ -90,49 +92,61 @@ class Recorded:
             return self._recordings[key](leaves)
 
     def _record(self, leaves: list[Any], structure: Any, carried: int) -> Callable[[list[Any]], Any]:
-        out_structure: Any = None
-
-        def flat_fn(*tensors: Tensor) -> list[Tensor]:
-            nonlocal out_structure
-            given = iter(tensors)
-            filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-            with torch.no_grad():
-                flat, out_structure = pytree.tree_flatten(self.fn(*pytree.tree_unflatten(filled, structure)))
-            return [leaf.contiguous() for leaf in flat]
-
-        # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
-        tensors = [leaf.detach() for leaf in leaves if isinstance(leaf, Tensor)]
+        recording = Recording(self.fn, pytree.tree_unflatten(leaves, structure))
+        tensors = recording.tensors
         carried = carried if self.speed.capture and on_gpu(tensors) else 0
         if carried:
             tensors = [tensor.clone() for tensor in tensors]  # the first of them are written into
-        run: Callable[..., Any] = flat_fn
-        if self.speed.trace or self.speed.compile:
-            flat_fn(*tensors)  # fails as the plain function does, before any stage could hide why
-        stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
-            (self.speed.trace or self.speed.compile, "trace", lambda fn: traced(fn, tensors)),
-            (self.speed.compile, "compile", lambda fn: fused(fn, tensors, carried)),
-            (self.speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors, carried)),
-        ]
-        for wanted, stage, apply in stages:
-            if wanted:
-                try:
-                    run = apply(run)
-                except Exception as error:  # a compiler may fail in any way; the plain path is always there
-                    message = str(error).strip().splitlines()[:1]
-                    warnings.warn(
-                        f"could not {stage} {self.name} ({type(error).__name__}: {''.join(message)}); it runs without.",
-                        stacklevel=4,
-                    )
-                    if stage == "trace":
-                        break
-                    if stage == "capture" and carried and self.speed.compile:
-                        run = on_copies(run, carried)
+        run = staged(recording.run, tensors, self.speed, self.name, carried)
 
         def replay(leaves: list[Any]) -> Any:
             flat = run(*[leaf for leaf in leaves if isinstance(leaf, Tensor)])
-            return pytree.tree_unflatten(list(flat), out_structure)
+            return pytree.tree_unflatten(list(flat), recording.out_structure)
 
         return replay
+
+
+class Recording:
+    """A function of trees as one of the tensors in them, `run`, for arguments such as these. `run` sets `out_structure`."""
+
+    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self._fn = fn
+        self._leaves, self._structure = pytree.tree_flatten(args)
+        # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
+        self.tensors = [leaf.detach() for leaf in self._leaves if isinstance(leaf, Tensor)]
+        self.out_structure: Any = None
+
+    def run(self, *tensors: Tensor) -> list[Tensor]:
+        given = iter(tensors)
+        filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        with torch.no_grad():
+            flat, self.out_structure = pytree.tree_flatten(self._fn(*pytree.tree_unflatten(filled, self._structure)))
+        return [leaf.contiguous() for leaf in flat]
+
+
+def staged(fn: Callable[..., Any], tensors: list[Tensor], speed: Speed, name: str, carried: int = 0) -> Callable[..., Any]:
+    """A function of tensors such as these after all stages that are wanted and do not fail; a graph is traced already."""
+    to_trace = (speed.trace or speed.compile) and not isinstance(fn, fx.GraphModule)
+    if to_trace:
+        fn(*tensors)  # fails as the plain function does, before any stage could hide why
+    stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
+        (to_trace, "trace", lambda fn: traced(fn, tensors)),
+        (speed.compile, "compile", lambda fn: fused(fn, tensors, carried)),
+        (speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors, carried)),
+    ]
+    for wanted, stage, apply in stages:
+        if wanted:
+            try:
+                fn = apply(fn)
+            except Exception as error:  # a compiler may fail in any way; the plain path is always there
+                message = str(error).strip().splitlines()[:1]
+                notice = f"could not {stage} {name} ({type(error).__name__}: {''.join(message)}); it runs without."
+                warnings.warn(notice, stacklevel=4)
+                if stage == "trace":
+                    break
+                if stage == "capture" and carried and speed.compile:
+                    fn = on_copies(fn, carried)
+    return fn
 
 
 def on_copies(fn: Callable[..., Any], carried: int) -> Callable[..., Any]:
@@ -153,7 +167,9 @@ def on_gpu(tensors: list[Tensor]) -> bool:
 
 def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operations of `fn` as a graph, without repetitions and dead ends."""
-    graph = make_fx(fn)(*tensors)
+    # With one mode for the shapes that each node is annotated with; else every node makes one of its own.
+    with tracing(TracingContext(FakeTensorMode(allow_non_fake_inputs=True))):
+        graph = make_fx(fn)(*tensors)
     simplify(graph.graph)
     if on_gpu(tensors):
         join_relus(graph.graph)

@@ -20,6 +20,7 @@ def simplify(graph: fx.Graph) -> None:
     """In place. Of the graph's own inputs none may be written into."""
     graph.eliminate_dead_code()
     drop_idle(graph)
+    drop_writes(graph)
     merge_equal(graph)
     graph.eliminate_dead_code()
 
@@ -39,6 +40,33 @@ def drop_idle(graph: fx.Graph) -> None:
 
 def shape_of(node: fx.Node) -> Any:
     return getattr(node.meta.get("val"), "shape", None)
+
+
+def drop_writes(graph: fx.Graph) -> None:
+    """What is written into a tensor that nothing else looks at is a tensor of its own instead.
+
+    Transforms leave such writes behind. They would stay apart from what computes the same, and could not be dropped.
+    """
+    for node in list(graph.nodes):
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or [argument.is_write for argument in schema.arguments].count(True) != 1:
+            continue
+        home, others = node.args[0], [each for each in node.all_input_nodes if each is not node.args[0]]
+        if not isinstance(home, fx.Node) or home.op != "call_function" or list(home.users) != [node]:
+            continue
+        if any(each.meta["val"].dtype != home.meta["val"].dtype for each in others):
+            continue
+        if node.target is aten.copy_.default:
+            (source,) = others
+            contiguous = home.meta["val"].is_contiguous() and shape_of(source) == shape_of(home)
+            if contiguous and not is_view(home) and source not in written_into(graph):
+                node.target, node.args = aten.clone.default, (source,)
+                node.kwargs = {"memory_format": torch.contiguous_format}
+            continue
+        name = schema.name.removeprefix("aten::")
+        plain = getattr(getattr(aten, name.removesuffix("_"), None), node.target._overloadname, None)
+        if name.endswith("_") and plain is not None and (plain.is_view or not is_view(home)):
+            node.target = plain
 
 
 def merge_equal(graph: fx.Graph) -> None:

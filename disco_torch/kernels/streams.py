@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 import torch
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -16,7 +17,7 @@ def beside(make: Callable[[], T], number: int) -> Iterator[T]:
     While a CUDA graph is captured they are made on a stream of their own: in the graph, what is done with one result runs
     beside the making of the next. To be taken to the last one, which the captured stream then waits for.
     """
-    if not (torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()):
+    if not capturing():
         yield from [make() for _ in range(number)]
         return
     main, side = torch.cuda.current_stream(), torch.cuda.Stream()
@@ -29,3 +30,33 @@ def beside(make: Callable[[], T], number: int) -> Iterator[T]:
     for result, event in made:
         main.wait_event(event)
         yield result
+
+
+def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
+    """What `make` gives for each item, in order, while a CUDA graph is captured always for one item more than was asked for.
+
+    That is made on a stream of its own, beside what is done with the one before. To be taken to the last one.
+    """
+    if not capturing():
+        yield from map(make, items)
+        return
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()
+
+    def begin(item: S) -> T:
+        # After all that was done with the one before the last: its memory is given away again.
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            return make(item)
+
+    upcoming: list[T] = []
+    for item in items:
+        main.wait_stream(side)
+        upcoming.append(begin(item))
+        if len(upcoming) > 1:
+            yield upcoming.pop(0)
+    main.wait_stream(side)
+    yield from upcoming
+
+
+def capturing() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -283,6 +283,20 @@ def test_a_traced_session_is_the_plain_one_and_goes_on_to_the_last_bit() -> None
     assert_same(stored(session), after)
 
 
+def test_a_way_back_in_halves_is_the_whole_one() -> None:
+    """As on a GPU; half of the work is done before the cotangent is known."""
+    config = tiny_config(CATCH, speed="traced", window=2, rollout_length=2, valid_length=2)
+    whole, halves = DiscoverySession(config), DiscoverySession(config)
+    through = halves.groups[0]._through
+    through.apart = True
+    for session in (whole, halves):
+        session.advance()
+    assert_same(stored(halves), stored(whole))
+    ((first, second, _),) = through._recordings.values()
+    sizes = [sum(node.op == "call_function" for node in half.graph.nodes) for half in (first, second)]
+    assert sizes[0] > 0.4 * sum(sizes)
+
+
 def test_a_checkpoint_of_another_device_goes_on_with_other_numbers() -> None:
     session = make_session(**QUICK)
     session.advance()

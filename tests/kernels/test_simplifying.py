@@ -124,6 +124,45 @@ def test_what_only_looks_equal_stays_apart(fn: Callable[..., Any]) -> None:
     assert not torch.equal(one, other)
 
 
+def fresh_copy(x: Tensor) -> Tensor:
+    return torch.zeros_like(x).copy_(x) * 2
+
+
+def fresh_order(x: Tensor) -> Tensor:
+    return torch.zeros(3, 2, dtype=x.dtype).copy_(x.t()).view(-1)
+
+
+def fresh_sum(x: Tensor) -> Tensor:
+    return x.sum(0).div_(x[0]) + x
+
+
+def fresh_shape(x: Tensor) -> Tensor:
+    return (x * 2).unsqueeze(0).squeeze_(0)
+
+
+@pytest.mark.parametrize("fn", [fresh_copy, fresh_order, fresh_sum, fresh_shape])
+def test_writes_that_nobody_else_sees_are_none(fn: Callable[..., Any]) -> None:
+    assert not written_into(simplified(fn, draw(2, 3)).graph)
+
+
+def other_layout(x: Tensor) -> Tensor:
+    return torch.zeros(3, 2, dtype=x.dtype).t().copy_(x) * 2
+
+
+def other_dtype(x: Tensor) -> Tensor:
+    return torch.zeros_like(x, dtype=torch.float32).copy_(x) * x.float().sum().add_(x[0, 0])
+
+
+def into_input(x: Tensor) -> Tensor:
+    own = x * 2
+    return own[0].add_(1) + own
+
+
+@pytest.mark.parametrize("fn", [other_layout, other_dtype, into_input])
+def test_other_writes_stay(fn: Callable[..., Any]) -> None:
+    assert written_into(simplified(fn, draw(2, 3)).graph)
+
+
 def test_random_numbers_stay_apart() -> None:
     module = trace(lambda x: torch.rand_like(x) - torch.rand_like(x), draw(3))
     simplify(module.graph)

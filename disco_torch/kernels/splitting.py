@@ -1,0 +1,113 @@
+"""A recorded function in two halves: what can be done before its last arguments are known, and the rest."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from disco_torch.kernels.recording import Recorded, Recording, Speed, signature, staged
+from disco_torch.kernels.simplifying import is_view, written_into
+
+
+class Halves:
+    """A pure function `fn(early, late)` of two trees of tensors, recorded, whose first half runs before `late` is known.
+
+        finish = halves.ahead(early, like)      # does all that does not depend on `late`
+        result = finish(late)
+
+    Args:
+      fn: as a `Recorded` one must be.
+      speed: stages to go through, not a capture: this is part of a larger one.
+      name: for notices.
+      apart: have halves at all; if not, all is left to `finish`.
+    """
+
+    def __init__(self, fn: Callable[[Any, Any], Any], speed: Speed, name: str, *, apart: bool = True) -> None:
+        self.speed, self.name, self.apart = speed, name, apart and speed != Speed()
+        self._whole = Recorded(fn, speed, name)
+        self._recordings: dict[Any, tuple[Callable[..., Any], Callable[..., Any], Any]] = {}
+
+    @torch.no_grad()
+    def ahead(self, early: Any, like: Any) -> Callable[[Any], Any]:
+        """What is left to do. `like` is in the shapes of what it will be given."""
+        if not self.apart:
+            return lambda late: self._whole(early, late)
+        leaves, structure = pytree.tree_flatten((early, like))
+        key = (structure, *map(signature, leaves))
+        if key not in self._recordings:
+            self._recordings[key] = self._record(early, like)
+        first, second, out_structure = self._recordings[key]
+        given = tensors_of(early)
+        kept = first(*given)
+
+        def finish(late: Any) -> Any:
+            with torch.no_grad():
+                return pytree.tree_unflatten(list(second(*given, *kept, *tensors_of(late))), out_structure)
+
+        return finish
+
+    def _record(self, early: Any, late: Any) -> tuple[Callable[..., Any], Callable[..., Any], Any]:
+        recording = Recording(self._whole.fn, (early, late))
+        run = staged(recording.run, recording.tensors, Speed(trace=True), self.name)
+        if not isinstance(run, fx.GraphModule):  # could not be traced
+            return (lambda *given: []), run, recording.out_structure
+        number = len(tensors_of(early))
+        given, rest = recording.tensors[:number], recording.tensors[number:]
+        first, second = split(run, number)
+        kept = list(first(*given))
+        stages = Speed(compile=self.speed.compile)
+        quick = staged(first, given, stages, f"the first half of {self.name}") if kept else first
+        return quick, staged(second, [*given, *kept, *rest], stages, self.name), recording.out_structure
+
+
+def tensors_of(tree: Any) -> list[Tensor]:
+    return [leaf.contiguous() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Two graphs in place of one: the first of `number` inputs, the second of those, what the first gives, and the others.
+
+    Where something is written into, its order matters, and all is left to the second.
+    """
+    graph = module.graph
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    late = set(graph.nodes) if written_into(graph) else set(inputs[number:])
+    for node in graph.nodes:
+        if any(each in late for each in node.all_input_nodes) or node.op == "output":
+            late.add(node)
+    crossing = (node for node in graph.nodes if node not in late and any(user in late for user in node.users))
+    kept = [node for node in dict.fromkeys(map(origin, crossing)) if node.op == "call_function"]
+
+    copies: dict[fx.Node, fx.Node] = {}
+    first = fx.Graph()
+    first.graph_copy(graph, copies)
+    first.output([copies[node] for node in kept])
+    first.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
+    for node in inputs[number:]:
+        first.erase_node(copies[node])
+
+    copies, second = {}, fx.Graph()
+    results = second.graph_copy(graph, copies)
+    second.output(results)
+    with second.inserting_after(copies[inputs[number - 1]]):
+        for node in reversed(kept):
+            given = second.placeholder(f"kept_{node.name}")
+            given.meta["val"] = node.meta["val"]
+            copies[node].replace_all_uses_with(given)
+    second.eliminate_dead_code()
+    return fx.GraphModule(module, first), fx.GraphModule(module, second)
+
+
+def origin(node: fx.Node) -> fx.Node:
+    """What a node is a view of, which is all that has to be kept, or itself."""
+    while is_view(node):
+        parent: Any = node.args[0]
+        if node.target is operator.getitem and not is_view(parent):  # of an operation with several results
+            break
+        node = parent
+    return node

@@ -1,0 +1,111 @@
+"""Functions in two halves give what the whole function gives, and do all that they can before the rest is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, fx
+from torch.func import grad, jvp
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from disco_torch.kernels import SPEEDS, Halves
+from disco_torch.kernels.splitting import split
+
+aten = torch.ops.aten
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def push(early: dict[str, Tensor], late: tuple[Tensor, Tensor]) -> dict[str, Any]:
+    """A second derivative along a direction that is known late; the value itself needs no direction."""
+
+    def loss(w: Tensor) -> Tensor:
+        return torch.log_softmax(torch.tanh(early["x"] @ w), dim=-1).square().mean()
+
+    value, along = jvp(grad(loss), (early["w"],), (late[0],))
+    return {"value": value.t(), "along": along + late[1], "x": early["x"]}
+
+
+def arguments(seed: int = 0) -> tuple[dict[str, Tensor], tuple[Tensor, Tensor]]:
+    early = {"w": draw(3, 4, seed=seed), "x": draw(5, 3, seed=seed + 1)}
+    return early, (draw(3, 4, seed=seed + 2), draw(3, 4, seed=seed + 3))
+
+
+def number_of(module: fx.GraphModule, target: Any) -> int:
+    return sum(node.target is target for node in module.graph.nodes)
+
+
+def assert_same(got: Any, want: Any, **tolerance: float) -> None:
+    torch.testing.assert_close(got, want, **(tolerance or {"rtol": 0, "atol": 0}))
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("speed", ["plain", "traced"])
+def test_both_halves_are_the_whole(speed: str, apart: bool) -> None:
+    halves = Halves(push, SPEEDS[speed], "push", apart=apart)
+    for seed in (0, 10):
+        early, late = arguments(seed)
+        finish = halves.ahead(early, arguments(99)[1])
+        assert_same(finish(late), push(early, late))
+        assert_same(finish((late[1], late[0])), push(early, (late[1], late[0])))
+
+
+@pytest.mark.slow
+def test_compiled_halves() -> None:
+    early, late = arguments()
+    got = Halves(push, SPEEDS["compiled"], "push").ahead(early, late)(late)
+    assert_same(got, push(early, late), rtol=1e-12, atol=1e-14)
+
+
+def test_each_half_has_its_own_work() -> None:
+    def fn(w: Tensor, x: Tensor, late: Tensor) -> list[Tensor]:
+        hidden = torch.tanh(x @ w)
+        return [hidden.t().reshape(2, -1) @ late, hidden.sum(), late * 2]
+
+    args = draw(3, 4), draw(5, 3), draw(10, 2)
+    first, second = split(make_fx(fn)(*args), 2)
+    assert number_of(first, aten.mm.default) == 1 and number_of(first, aten.tanh.default) == 1
+    assert number_of(second, aten.tanh.default) == 0 and number_of(second, aten.mm.default) == 1
+    assert number_of(first, aten.mul.Tensor) == 0 and number_of(second, aten.sum.default) == 0
+    kept = first(*args[:2])
+    assert_same(second(*args[:2], *kept, args[2]), fn(*args))
+
+
+def test_what_views_show_is_kept_once() -> None:
+    def fn(x: Tensor, late: Tensor) -> list[Tensor]:
+        doubled = x * 2
+        left, right = doubled.split(2, dim=1)
+        return [left * late, right * late, doubled.t() @ late]
+
+    args = draw(4, 4), draw(4, 2)
+    first, second = split(make_fx(fn)(*args), 1)
+    assert len(first(args[0])) == 1
+    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+
+
+def test_results_of_one_operation_are_kept_each() -> None:
+    def fn(x: Tensor, late: Tensor) -> list[Tensor]:
+        values, places = x.max(dim=1)
+        return [values * late, late.gather(0, places)]
+
+    args = draw(4, 4), draw(4)
+    first, second = split(make_fx(fn)(*args), 1)
+    assert len(first(args[0])) == 2
+    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+
+
+def test_what_is_written_into_is_left_to_the_second() -> None:
+    def fn(x: Tensor, late: Tensor) -> list[Tensor]:
+        own = x * 2
+        before = own.sum()
+        own[0].copy_(late)
+        return [before, own]
+
+    args = draw(2, 3), draw(3)
+    first, second = split(make_fx(fn)(*args), 1)
+    assert first(args[0]) == []
+    assert_same(second(*args), fn(*args))
