@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from learner import Size, random_rollout
-from measure import begin, parser, print_table
+from measure import begin, parser, print_row
 from meta_update import config_of
 from torch.utils import _pytree as pytree
 
@@ -38,6 +38,7 @@ OVERLAP = {
     "fresh_validation": True,
     "lifetimes": (3,),
 }
+WIDTHS = (34, 7, 8, 10, 7, 7)
 SIZE = Size(T=12, B=16, observation=32, dense=(64, 64), lstm_size=32, head_mlp_hiddens=(32,))
 
 
@@ -111,8 +112,9 @@ def main() -> None:
     options = parser(__doc__)
     options.add_argument("--only", default="", help="comparisons whose names contain this")
     args = options.parse_args()
-    speeds, rows, failures = begin(args), [], 0
+    speeds, failures = begin(args), 0
     torch.set_float32_matmul_precision("highest")
+    print_row(("work", "dtype", "path", "difference", "allowed", "verdict"), WIDTHS)
     for dtype, tolerance in TOLERANCES.items():
         for name, compute in comparisons(args.device, dtype).items():
             if args.only not in name:
@@ -126,8 +128,8 @@ def main() -> None:
                 passed = error <= tolerance and not skipped
                 failures += not passed
                 verdict = "ok" if passed else "FAILED" if error > tolerance else f"FELL BACK: {skipped[0]}"
-                rows.append([name, str(dtype).removeprefix("torch."), speed, f"{error:.1e}", f"{tolerance:.0e}", verdict])
-    print_table(("work", "dtype", "path", "difference", "allowed", "verdict"), rows)
+                cells = [name, str(dtype).removeprefix("torch."), speed, f"{error:.1e}", f"{tolerance:.0e}", verdict]
+                print_row(cells, WIDTHS)
     sys.exit(1 if failures else 0)
 
 

@@ -157,16 +157,12 @@ class Table:
             self._print([label, name, 1e3 * result.seconds, *ratios, result.warm_up, result.mib, *rate])
 
     def _print(self, cells: Sequence[Any]) -> None:
-        columns = (written(cell).rjust(width) for cell, width in zip(cells, self._widths, strict=True))
-        print("  ".join(columns), flush=True)
+        print_row(cells, self._widths)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A table that is there as a whole, its columns as wide as they need be."""
-    lines = [list(columns), *([written(cell) for cell in row] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(columns))]
-    for line in lines:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)), flush=True)
+def print_row(cells: Sequence[Any], widths: Sequence[int]) -> None:
+    """A line of a table, at once."""
+    print("  ".join(written(cell).rjust(width) for cell, width in zip(cells, widths, strict=True)), flush=True)
 
 
 def written(cell: Any) -> str:

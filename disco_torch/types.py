@@ -31,6 +31,10 @@ UnrollFn = Callable[[Params, Observations, Tensor], Any]
 T = TypeVar("T")
 
 
+TREE_FIELDS: dict[type, tuple[str, ...]] = {}
+"""The fields of all `tree_dataclass`es."""
+
+
 @dataclass_transform()
 def tree_dataclass(cls: type[T]) -> type[T]:
     """A dataclass that `torch.func` and checkpoints see as a tree of those of its fields that are not None."""
@@ -45,6 +49,7 @@ def tree_dataclass(cls: type[T]) -> type[T]:
         return cls(**(dict.fromkeys(names) | dict(zip(present, children, strict=True))))
 
     pytree.register_pytree_node(cls, flatten, unflatten, serialized_type_name=f"{cls.__module__}.{cls.__name__}")
+    TREE_FIELDS[cls] = tuple(names)
     return cls
 
 

@@ -67,7 +67,7 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
 def choices() -> Any:
     """The compiler's choices, but for two kinds of sums that it makes in several passes and are made in one.
 
-    Over rows: those that are contiguous are kept in registers, but a bias that is added to each row hides from it that they
+    Over rows: it keeps those that are contiguous in registers, but a bias that is added to each row hides from it that they
     are, and it reads softmaxes over value bins three times from memory. Over columns of small matrices: it adds their parts
     in one kernel and their sums in another; the second takes as long as the first.
     """
@@ -79,11 +79,10 @@ def choices() -> Any:
         def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
             if InductorChoices.should_use_persistent_reduction(features, cooperative_reduction):
                 return True
-            longest = {ReductionHint.DEFAULT: LONGEST_ROW, ReductionHint.OUTER: LONGEST_COLUMN}
-            length = int(features.reduction_numel)
-            few = length * int(features.numel) <= FEW
-            limit = longest.get(features.get_reduction_hint(), 0)
-            return not cooperative_reduction and length <= limit and (few or limit == LONGEST_ROW)
+            hint, length = features.get_reduction_hint(), int(features.reduction_numel)
+            if hint is ReductionHint.OUTER:
+                return length <= LONGEST_COLUMN and length * int(features.numel) <= FEW
+            return hint is ReductionHint.DEFAULT and length <= LONGEST_ROW and sums_rows(features)
 
         @staticmethod
         def reduction_split_factor(device: Any, length: int, number: int, inner_reduction: bool) -> int:
@@ -92,6 +91,17 @@ def choices() -> Any:
             return InductorChoices.reduction_split_factor(device, length, number, inner_reduction)
 
     return Choices()
+
+
+def sums_rows(features: Any) -> bool:
+    """Whether all that a kernel of the compiler's sums up lies side by side in memory, or is the same number."""
+
+    def step(read: Any) -> Any:
+        last, place = read.var_names[-1], read.index.expand(identity=True)
+        return place.subs(last, 1) - place.subs(last, 0)
+
+    nodes = [node for node in features.scheduler_nodes() if node.is_reduction()]
+    return all(step(read) in (0, 1) for node in nodes for read in node.read_writes.reads if getattr(read, "var_names", ()))
 
 
 def write_back(graph: fx.Graph, carried: int) -> int:

@@ -18,13 +18,16 @@ if triton is not None:
 
 UNITS = 16
 """Hidden units of a program."""
+ROWS = 16, 32
+"""Rows of a program, at least and at most: more do not fit into registers."""
 PATIENCE = 1 << 24
 """Looks at the counter before a program gives up and writes NaN: to fail is better than to hang."""
 
 
 def serves(x: Tensor, hidden_size: int) -> bool:
     """Whether the kernels can be used: float32 on a GPU, with a size that they are written for."""
-    return x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256) and has_triton(x.device)
+    fits = x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256)
+    return fits and has_triton(x.device) and residents(ROWS[0], hidden_size, x.device) > 0
 
 
 if triton is not None:
@@ -138,7 +141,7 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B:
     """Runs a kernel over all rows, so many at a time that its programs fit on the GPU together."""
     H = weight.shape[0]
     programs, tiles, rows = tiling(B, H, weight.device, units)
-    precision = "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32"  # the former is as good as float32
+    precision = "tf32" if rough() else "tf32x3"  # the latter is as good as float32
     for first in range(0, B, rows * tiles):
         grid = (programs, min(tiles, -(-(B - first) // rows)))
         counters = torch.zeros(tiles, dtype=torch.int32, device=weight.device)
@@ -149,8 +152,24 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B:
 def tiling(B: int, H: int, device: torch.device, units: int = UNITS) -> tuple[int, int, int]:
     """Programs for the units of a tile, tiles that fit on the GPU together, and rows of each."""
     programs = H // units
-    tiles = max(1, processors(device) // programs)
-    return programs, tiles, next((rows for rows in (16, 32) if rows * tiles >= B), 64)
+    for rows in ROWS:
+        tiles = max(1, processors(device) * residents(rows, H, device) // programs)
+        if rows * tiles >= B or not residents(2 * rows, H, device):
+            break
+    return programs, tiles, rows
+
+
+def residents(rows: int, H: int, device: torch.device) -> int:
+    """How many programs run on a processor at the same time for sure. Of registers there are enough for two."""
+    if device.type != "cuda":
+        return 1
+    memory = 4 * (4 * UNITS * H + rows * (H + 16)) * (1 if rough() else 2) + 1024  # as compiled for Hopper, at most
+    return min(2, torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // memory)
+
+
+def rough() -> bool:
+    """Whether products may be rounded as TF32 rounds."""
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 def leaves_room(B: int, H: int, device: torch.device) -> bool:
@@ -160,7 +179,6 @@ def leaves_room(B: int, H: int, device: torch.device) -> bool:
 
 
 def processors(device: torch.device) -> int:
-    """How many programs run at the same time for sure."""
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1 << 16
 
 

@@ -27,6 +27,7 @@ from torch.utils import _pytree as pytree
 
 from disco_torch.kernels.fusing import fused, join_relus
 from disco_torch.kernels.simplifying import simplify
+from disco_torch.types import TREE_FIELDS
 
 WARM_UPS = 2
 
@@ -73,55 +74,51 @@ class Recorded:
         self.fn, self.speed, self.carry = fn, speed, carry
         self.name = name or getattr(fn, "__name__", "function")
         self.warm_up_seconds = 0.0
-        self._recordings: dict[Any, Callable[[list[Any]], Any]] = {}
+        self._recordings: dict[Any, Callable[[list[Tensor]], Any]] = {}
 
     def __call__(self, *args: Any) -> Any:
         if self.speed == Speed():
             with torch.no_grad():
                 return self.fn(*args)
-        leaves, structure = pytree.tree_flatten(args)
-        # In one order of memory: a recording takes it to be the same ever after, and it decides how sums are rounded.
-        leaves = [leaf.contiguous() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        key = (structure, *(signature(leaf) for leaf in leaves))
-        if key not in self._recordings:
+        tensors, outline = outlined(args)
+        recording = self._recordings.get(outline)
+        if recording is None:
             started = time.perf_counter()
-            carried = sum(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(args[0])) if self.carry else 0
-            self._recordings[key] = self._record(leaves, structure, carried)
+            recording = self._recordings[outline] = self._record(args)
             self.warm_up_seconds += time.perf_counter() - started
         with torch.no_grad():
-            return self._recordings[key](leaves)
+            return recording(tensors)
 
-    def _record(self, leaves: list[Any], structure: Any, carried: int) -> Callable[[list[Any]], Any]:
-        recording = Recording(self.fn, pytree.tree_unflatten(leaves, structure))
-        tensors = recording.tensors
-        carried = carried if self.speed.capture and on_gpu(tensors) else 0
-        if carried:
+    def _record(self, args: tuple[Any, ...]) -> Callable[[list[Tensor]], Any]:
+        recording, tensors, carried = Recording(self.fn, args), examples(args), 0
+        if self.carry and self.speed.capture and on_gpu(tensors):
+            carried = len(outlined(args[0])[0])
             tensors = [tensor.clone() for tensor in tensors]  # the first of them are written into
         run = staged(recording.run, tensors, self.speed, self.name, carried)
-
-        def replay(leaves: list[Any]) -> Any:
-            flat = run(*[leaf for leaf in leaves if isinstance(leaf, Tensor)])
-            return pytree.tree_unflatten(list(flat), recording.out_structure)
-
-        return replay
+        return lambda tensors: pytree.tree_unflatten(list(run(*tensors)), recording.out_structure)
 
 
 class Recording:
     """A function of trees as one of the tensors in them, `run`, for arguments such as these. `run` sets `out_structure`."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        leaves, self._structure = pytree.tree_flatten(args)
         self._fn = fn
-        self._leaves, self._structure = pytree.tree_flatten(args)
-        # One object each: a trace takes arguments that are the same tensor now to be the same ever after.
-        self.tensors = [leaf.detach() for leaf in self._leaves if isinstance(leaf, Tensor)]
         self.out_structure: Any = None
+        self._given = [isinstance(leaf, Tensor) for leaf in leaves]
+        self._others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
     def run(self, *tensors: Tensor) -> list[Tensor]:
-        given = iter(tensors)
-        filled = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._leaves]
+        rest = iter(tensors)
+        leaves = [next(rest) if given else other for given, other in zip(self._given, self._others, strict=True)]
         with torch.no_grad():
-            flat, self.out_structure = pytree.tree_flatten(self._fn(*pytree.tree_unflatten(filled, self._structure)))
+            flat, self.out_structure = pytree.tree_flatten(self._fn(*pytree.tree_unflatten(leaves, self._structure)))
         return [leaf.contiguous() for leaf in flat]
+
+
+def examples(args: tuple[Any, ...]) -> list[Tensor]:
+    """The tensors of arguments. One object each: a trace takes those that are the same now to be the same ever after."""
+    return [tensor.detach() for tensor in outlined(args)[0]]
 
 
 def staged(fn: Callable[..., Any], tensors: list[Tensor], speed: Speed, name: str, carried: int = 0) -> Callable[..., Any]:
@@ -154,11 +151,40 @@ def on_copies(fn: Callable[..., Any], carried: int) -> Callable[..., Any]:
     return lambda *tensors: fn(*(tensor.clone() for tensor in tensors[:carried]), *tensors[carried:])
 
 
-def signature(leaf: Any) -> Any:
-    """What a recording depends on: of a tensor its shape, dtype and device, of anything else its type and value."""
-    if isinstance(leaf, Tensor):
-        return leaf.shape, leaf.dtype, leaf.device
-    return type(leaf), leaf
+def outlined(tree: Any) -> tuple[list[Tensor], tuple[Any, ...]]:
+    """The tensors of a tree, and all else that a recording depends on: structure, shapes, dtypes, devices, other values.
+
+    The tensors are those that `pytree.tree_flatten` gives, in one order of memory: a recording takes it to be the same ever
+    after, and it decides how sums are rounded. This is what a call costs that does nothing new: it has to be quick.
+    """
+    tensors: list[Tensor] = []
+    outline: list[Any] = []
+
+    def look(tree: Any) -> None:
+        kind = type(tree)
+        if isinstance(tree, Tensor):
+            tensors.append(tree if tree.is_contiguous() else tree.contiguous())
+            outline.extend((tree.shape, tree.dtype, tree.device))
+        elif kind is dict:
+            outline.append(tuple(tree))
+            for value in tree.values():
+                look(value)
+        elif kind is list or kind is tuple:
+            outline.extend((kind, len(tree)))
+            for value in tree:
+                look(value)
+        elif kind in TREE_FIELDS:
+            outline.append(kind)
+            for name in TREE_FIELDS[kind]:
+                look(getattr(tree, name))
+        else:
+            leaves, structure = pytree.tree_flatten(tree)
+            outline.extend((kind, tree) if structure.is_leaf() else (structure,))
+            for leaf in () if structure.is_leaf() else leaves:
+                look(leaf)
+
+    look(tree)
+    return tensors, tuple(outline)
 
 
 def on_gpu(tensors: list[Tensor]) -> bool:

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from disco_torch.kernels.recording import Recorded, Recording, Speed, signature, staged
+from disco_torch.kernels.recording import Recorded, Recording, Speed, examples, outlined, staged
 from disco_torch.kernels.simplifying import is_view, written_into
 
 
@@ -37,36 +37,31 @@ class Halves:
         """What is left to do. `like` is in the shapes of what it will be given."""
         if not self.apart:
             return lambda late: self._whole(early, late)
-        leaves, structure = pytree.tree_flatten((early, like))
-        key = (structure, *map(signature, leaves))
-        if key not in self._recordings:
-            self._recordings[key] = self._record(early, like)
-        first, second, out_structure = self._recordings[key]
-        given = tensors_of(early)
+        given, outline = outlined(early)
+        outline += outlined(like)[1]
+        if outline not in self._recordings:
+            self._recordings[outline] = self._record(early, like)
+        first, second, out_structure = self._recordings[outline]
         kept = first(*given)
 
         def finish(late: Any) -> Any:
             with torch.no_grad():
-                return pytree.tree_unflatten(list(second(*given, *kept, *tensors_of(late))), out_structure)
+                return pytree.tree_unflatten(list(second(*given, *kept, *outlined(late)[0])), out_structure)
 
         return finish
 
     def _record(self, early: Any, late: Any) -> tuple[Callable[..., Any], Callable[..., Any], Any]:
-        recording = Recording(self._whole.fn, (early, late))
-        run = staged(recording.run, recording.tensors, Speed(trace=True), self.name)
+        recording, tensors = Recording(self._whole.fn, (early, late)), examples((early, late))
+        run = staged(recording.run, tensors, Speed(trace=True), self.name)
         if not isinstance(run, fx.GraphModule):  # could not be traced
             return (lambda *given: []), run, recording.out_structure
-        number = len(tensors_of(early))
-        given, rest = recording.tensors[:number], recording.tensors[number:]
+        number = len(outlined(early)[0])
+        given, rest = tensors[:number], tensors[number:]
         first, second = split(run, number)
         kept = list(first(*given))
         stages = Speed(compile=self.speed.compile)
         quick = staged(first, given, stages, f"the first half of {self.name}") if kept else first
         return quick, staged(second, [*given, *kept, *rest], stages, self.name), recording.out_structure
-
-
-def tensors_of(tree: Any) -> list[Tensor]:
-    return [leaf.contiguous() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.GraphModule]:

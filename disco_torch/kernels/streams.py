@@ -50,7 +50,8 @@ def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
     upcoming: list[T] = []
     for item in items:
-        main.wait_stream(side)
+        if upcoming:
+            main.wait_stream(side)  # for that one, not for the next
         upcoming.append(begin(item))
         if len(upcoming) > 1:
             yield upcoming.pop(0)

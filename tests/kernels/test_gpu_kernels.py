@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from disco_torch.kernels import beside, lstm_gpu, passes_gpu, reversed_hiddens, softmax_mean
+from disco_torch.kernels import beside, lstm_gpu, one_ahead, passes_gpu, reversed_hiddens, softmax_mean
 from disco_torch.kernels.recording import Recorded, Speed
 from disco_torch.layers import LSTM, lstm_gates
 
@@ -24,7 +24,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).cuda()
 
 
-@pytest.mark.parametrize(("T", "B", "H"), [(29, 64, 256), (5, 7, 16), (3, 700, 128), (1, 1, 32)])
+@pytest.mark.parametrize(("T", "B", "H"), [(29, 64, 256), (5, 7, 16), (3, 700, 128), (1, 1, 32), (4, 2100, 256)])
 def test_the_lstm_and_its_derivative(T: int, B: int, H: int) -> None:
     lstm = LSTM(3, H).cuda()
     x, resets, u = draw(T, B, 3), draw(T, B) > 1.0, draw(T, B, H, seed=1)
@@ -117,6 +117,25 @@ def test_what_is_made_beside_is_waited_for() -> None:
     recorded = Recorded(fn, Speed(capture=True))
     for scale in (1.0, 2.0, 3.0):
         torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-6)
+
+
+def test_what_is_made_one_ahead_is_read_before_its_memory_is_used_again() -> None:
+    """Slow readers on the first stream, quick makers on the second, which take the memory of what was read."""
+    matrix = draw(512, 512) / 30.0
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        for made in one_ahead(lambda i: x * i, range(1, 7)):
+            for _ in range(20):
+                total = total @ matrix
+            total = total + made
+            del made
+        return total
+
+    x = draw(512, 512, seed=1)
+    recorded = Recorded(fn, Speed(capture=True))
+    for scale in (1.0, 2.0, 3.0):
+        torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("speed", [Speed(capture=True), Speed(trace=True, capture=True), Speed(True, True, True)])

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
+from torch.utils import _pytree as pytree
 
 from disco_torch.kernels import Recorded, Speed
-from disco_torch.kernels.recording import copy_all, on_copies, on_gpu, signature
+from disco_torch.kernels.recording import copy_all, on_copies, on_gpu, outlined
 from disco_torch.types import tree_dataclass
 
 TRACED = Speed(trace=True)
@@ -222,7 +224,7 @@ def test_the_layout_of_an_input_may_change() -> None:
 
 
 def test_equal_values_of_other_types_are_recorded_apart() -> None:
-    assert len({signature(value) for value in (1, 1.0, True)}) == 3
+    assert len({outlined(value)[1] for value in (1, 1.0, True)}) == 3
     recorded = Recorded(lambda x, factor: x * factor, TRACED)
     x = torch.arange(3)
     assert [recorded(x, factor).dtype for factor in (1, 1.0)] == [torch.int64, torch.float32]
@@ -254,3 +256,33 @@ def test_a_carried_state_is_the_callers_own_on_a_cpu() -> None:
     kept = state["sum"].clone()
     after, doubled = recorded(state, draw(3, seed=1))
     assert_same((after["sum"], doubled, state["sum"]), (kept + draw(3, seed=1), 2 * draw(3, seed=1), kept))
+
+
+class Spot(NamedTuple):
+    x: Tensor
+    y: Tensor
+
+
+TREES = {
+    "tensors": (draw(2), [draw(3), {"b": draw(1), "a": (draw(4), None)}], 3.0),
+    "nodes": {"pair": Pair(draw(2), None), "both": Pair(draw(2), draw(3)), "none": None},
+    "others": (Spot(draw(2), draw(3)), OrderedDict(b=draw(1), a=2), "text"),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_an_outline_has_the_tensors_of_a_tree_in_their_order(name: str) -> None:
+    tree = TREES[name]
+    want = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
+    assert all(a is b for a, b in zip(outlined(tree)[0], want, strict=True))
+
+
+def test_outlines_differ_where_recordings_do() -> None:
+    x, y = draw(2), draw(2, seed=1)
+    trees = [
+        *TREES.values(), x, x.float(), x[:1], (x,), [x], (x, y), {"a": x}, {"b": x}, {"a": (x, y)}, {"a": x, "b": y},
+        Pair(x, None), Pair(x, y), (Pair(x, None), y), Spot(x, y), (x, None), (x, 1), (x, 1.0), (x, True), (x, "1"),
+    ]  # fmt: skip
+    assert len({outlined(tree)[1] for tree in trees}) == len(trees)
+    assert outlined((x, y))[1] == outlined((y, x))[1]
+    assert outlined(draw(3, 2).t())[0][0].is_contiguous()
