@@ -75,8 +75,14 @@ def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.Graph
     for node in graph.nodes:
         if any(each in late for each in node.all_input_nodes) or node.op == "output":
             late.add(node)
+    # What depends on nothing is made again: kept it would be a tensor, where a compiler has a number.
+    fixed: set[fx.Node] = set()
+    for node in graph.nodes:
+        if node.op == "call_function" and all(each in fixed for each in node.all_input_nodes):
+            fixed.add(node)
     crossing = (node for node in graph.nodes if node not in late and any(user in late for user in node.users))
-    kept = [node for node in dict.fromkeys(map(origin, crossing)) if node.op == "call_function"]
+    origins = dict.fromkeys(map(origin, crossing))
+    kept = [node for node in origins if node.op == "call_function" and node not in fixed]
 
     copies: dict[fx.Node, fx.Node] = {}
     first = fx.Graph()

@@ -98,6 +98,17 @@ def test_results_of_one_operation_are_kept_each() -> None:
     assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
 
 
+def test_what_depends_on_nothing_is_not_kept() -> None:
+    def fn(x: Tensor, late: Tensor) -> list[Tensor]:
+        places = torch.linspace(0.0, 1.0, 3, dtype=torch.float64) * 2
+        return [(x * places).sum() * late, places * late]
+
+    args = draw(3), draw(3, seed=1)
+    first, second = split(make_fx(fn)(*args), 1)
+    assert len(first(args[0])) == 1
+    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+
+
 def test_what_is_written_into_is_left_to_the_second() -> None:
     def fn(x: Tensor, late: Tensor) -> list[Tensor]:
         own = x * 2
