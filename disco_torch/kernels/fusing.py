@@ -27,6 +27,8 @@ COMPILER_OPTIONS: dict[str, Any] = {
     "pick_loop_orders": False,  # a transposed weight among many inputs must not decide how results lie in memory
 }
 
+CHOICES = "disco_torch: 1"
+"""To be counted up when `choices` change, of which the compiler's cache knows nothing."""
 LONGEST_ROW, LONGEST_COLUMN = 1024, 512
 """Numbers that are summed by one block of threads, of one row, or of a few columns side by side."""
 FEW = 1 << 21
@@ -56,10 +58,17 @@ def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) ->
     carried = write_back(own.graph, carried)
     own.recompile()
     # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(assume_static_by_default=True))
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+    like: list[Any] = [mode.from_tensor(tensor, static_shapes=True) for tensor in tensors]
+    caching: Any = torch.compiler.config
     # Parameters may be part of the graph; no derivative of it is wanted.
-    with torch.no_grad(), tracing(TracingContext(mode)), V.set_choices_handler(choices()):
-        compiled: Any = torch._inductor.compile(own, [*tensors], options)
+    with (
+        torch.no_grad(),
+        tracing(TracingContext(mode)),
+        V.set_choices_handler(choices()),
+        caching.patch(cache_key_tag=f"{caching.cache_key_tag} {CHOICES}"),
+    ):
+        compiled: Any = torch._inductor.compile(own, like, options)
         compiled(*tensors)  # some failures show only in the first run
     return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
 

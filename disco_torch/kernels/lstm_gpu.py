@@ -152,11 +152,10 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B:
 def tiling(B: int, H: int, device: torch.device, units: int = UNITS) -> tuple[int, int, int]:
     """Programs for the units of a tile, tiles that fit on the GPU together, and rows of each."""
     programs = H // units
-    for rows in ROWS:
-        tiles = max(1, processors(device) * residents(rows, H, device) // programs)
-        if rows * tiles >= B or not residents(2 * rows, H, device):
-            break
-    return programs, tiles, rows
+    tiles = {rows: processors(device) * residents(rows, H, device) // programs for rows in ROWS}
+    fitting = [rows for rows in ROWS if tiles[rows]] or [ROWS[0]]
+    rows = next((rows for rows in fitting if rows * tiles[rows] >= B), fitting[-1])
+    return programs, max(1, tiles[rows]), rows
 
 
 def residents(rows: int, H: int, device: torch.device) -> int:
@@ -173,7 +172,7 @@ def rough() -> bool:
 
 
 def leaves_room(B: int, H: int, device: torch.device) -> bool:
-    """Whether two of these kernels fit on the GPU together. If not, they could wait for each other for ever."""
+    """Whether two of these kernels fit on the GPU together, one program to a processor. If not, they could wait for ever."""
     programs, tiles, rows = tiling(B, H, device)
     return 2 * programs * min(tiles, -(-B // rows)) <= processors(device)
 

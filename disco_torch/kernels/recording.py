@@ -179,9 +179,12 @@ def outlined(tree: Any) -> tuple[list[Tensor], tuple[Any, ...]]:
                 look(getattr(tree, name))
         else:
             leaves, structure = pytree.tree_flatten(tree)
-            outline.extend((kind, tree) if structure.is_leaf() else (structure,))
-            for leaf in () if structure.is_leaf() else leaves:
-                look(leaf)
+            if structure.is_leaf():
+                outline.extend((kind, tree))
+            else:
+                outline.append(structure)
+                for leaf in leaves:
+                    look(leaf)
 
     look(tree)
     return tensors, tuple(outline)

@@ -14,6 +14,17 @@ aten = torch.ops.aten
 SAME = (aten.alias.default, aten.detach.default)
 """Nothing is differentiated any more: these are their input."""
 RESHAPES = (aten.view.default, aten.expand.default)
+RESHAPING = (aten.squeeze_.dim, aten.squeeze_.dims)
+PLAIN = {
+    aten.copy_.default: aten.clone.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.add_.Tensor: aten.add.Tensor,
+    aten.sub_.Tensor: aten.sub.Tensor,
+    aten.mul_.Tensor: aten.mul.Tensor,
+    aten.div_.Tensor: aten.div.Tensor,
+}
+"""Operations that write, as far as transforms use them, and those that give the same as a new tensor."""
 
 
 def simplify(graph: fx.Graph) -> None:
@@ -47,26 +58,32 @@ def drop_writes(graph: fx.Graph) -> None:
 
     Transforms leave such writes behind. They would stay apart from what computes the same, and could not be dropped.
     """
+    written = written_into(graph)
     for node in list(graph.nodes):
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or [argument.is_write for argument in schema.arguments].count(True) != 1:
+        if node.target not in PLAIN or not is_own(node.args[0], node):
             continue
-        home, others = node.args[0], [each for each in node.all_input_nodes if each is not node.args[0]]
-        if not isinstance(home, fx.Node) or home.op != "call_function" or list(home.users) != [node]:
-            continue
-        if any(each.meta["val"].dtype != home.meta["val"].dtype for each in others):
-            continue
-        if node.target is aten.copy_.default:
-            (source,) = others
-            contiguous = home.meta["val"].is_contiguous() and shape_of(source) == shape_of(home)
-            if contiguous and not is_view(home) and source not in written_into(graph):
-                node.target, node.args = aten.clone.default, (source,)
+        home, plain = node.args[0], PLAIN[node.target]
+        if plain is aten.clone.default:
+            source = node.args[1]
+            if source is not home and source not in written and kind_of(source) == kind_of(home):
+                node.target, node.args = plain, (source,)
                 node.kwargs = {"memory_format": torch.contiguous_format}
-            continue
-        name = schema.name.removeprefix("aten::")
-        plain = getattr(getattr(aten, name.removesuffix("_"), None), node.target._overloadname, None)
-        if name.endswith("_") and plain is not None and (plain.is_view or not is_view(home)):
+        elif all(kind_of(each)[1:] == kind_of(home)[1:] for each in node.all_input_nodes):
             node.target = plain
+
+
+def is_own(home: Any, write: fx.Node) -> bool:
+    """Whether a tensor is made to be written into by this node alone; contiguous, so that the order of memory is known."""
+    if not isinstance(home, fx.Node) or home.op != "call_function" or list(home.users) != [write]:
+        return False
+    mutated = getattr(getattr(home.target, "_schema", None), "is_mutable", False)
+    whole = not is_view(home) or write.target in RESHAPING
+    return whole and not mutated and home.meta["val"].is_contiguous()
+
+
+def kind_of(node: fx.Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.shape, value.dtype, value.device
 
 
 def merge_equal(graph: fx.Graph) -> None:

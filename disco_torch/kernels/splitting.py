@@ -38,15 +38,20 @@ class Halves:
         if not self.apart:
             return lambda late: self._whole(early, late)
         given, outline = outlined(early)
-        outline += outlined(like)[1]
-        if outline not in self._recordings:
-            self._recordings[outline] = self._record(early, like)
-        first, second, out_structure = self._recordings[outline]
+        expected = outlined(like)[1]
+        if (outline, expected) not in self._recordings:
+            self._recordings[outline, expected] = self._record(early, like)
+        first, second, out_structure = self._recordings[outline, expected]
         kept = first(*given)
 
         def finish(late: Any) -> Any:
+            rest, outline = outlined(late)
+            if outline != expected:
+                raise ValueError(
+                    "`late` must have the structure, shapes and values of `like`, got others; call `ahead` again."
+                )
             with torch.no_grad():
-                return pytree.tree_unflatten(list(second(*given, *kept, *outlined(late)[0])), out_structure)
+                return pytree.tree_unflatten(list(second(*kept, *given, *rest)), out_structure)
 
         return finish
 
@@ -61,13 +66,14 @@ class Halves:
         kept = list(first(*given))
         stages = Speed(compile=self.speed.compile)
         quick = staged(first, given, stages, f"the first half of {self.name}") if kept else first
-        return quick, staged(second, [*given, *kept, *rest], stages, self.name), recording.out_structure
+        return quick, staged(second, [*kept, *given, *rest], stages, self.name), recording.out_structure
 
 
 def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Two graphs in place of one: the first of `number` inputs, the second of those, what the first gives, and the others.
+    """Two graphs in place of one: the first of `number` inputs, the second of what the first gives and of all inputs.
 
-    Where something is written into, its order matters, and all is left to the second.
+    Of views, what they show is kept, and shown again in the second: several of them may show the same. Where something is
+    written into, its order matters, and all is left to the second.
     """
     graph = module.graph
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
@@ -95,8 +101,8 @@ def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.Graph
     copies, second = {}, fx.Graph()
     results = second.graph_copy(graph, copies)
     second.output(results)
-    with second.inserting_after(copies[inputs[number - 1]]):
-        for node in reversed(kept):
+    with second.inserting_before(next(iter(second.nodes))):
+        for node in kept:
             given = second.placeholder(f"kept_{node.name}")
             given.meta["val"] = node.meta["val"]
             copies[node].replace_all_uses_with(given)

@@ -35,7 +35,8 @@ def beside(make: Callable[[], T], number: int) -> Iterator[T]:
 def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     """What `make` gives for each item, in order, while a CUDA graph is captured always for one item more than was asked for.
 
-    That is made on a stream of its own, beside what is done with the one before. To be taken to the last one.
+    That is made on a stream of its own, beside what is done with the one before. To be taken to the last one, and each to
+    be dropped before the next is asked for: the one after it takes its memory.
     """
     if not capturing():
         yield from map(make, items)
@@ -55,7 +56,8 @@ def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
         upcoming.append(begin(item))
         if len(upcoming) > 1:
             yield upcoming.pop(0)
-    main.wait_stream(side)
+    if upcoming:
+        main.wait_stream(side)
     yield from upcoming
 
 

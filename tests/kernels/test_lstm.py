@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from torch.func import jvp, vmap
 
-from disco_torch.kernels import reversed_hiddens
+from disco_torch.kernels import lstm_gpu, reversed_hiddens
 from disco_torch.layers import LSTM
 
 
@@ -65,3 +67,28 @@ def test_forward_derivatives_flow_without_a_graph() -> None:
         _, tangent = jvp(lambda each: reversed_hiddens(lstm, each, resets), (x,), (direction,))
         ahead, behind = (reversed_hiddens(lstm, x + sign * step * direction, resets) for sign in (1, -1))
     torch.testing.assert_close(tangent, (ahead - behind) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize(
+    ("memory", "precision", "B", "expected"),
+    [
+        (233472, "high", 64, (16, 16, 16)),  # an H200: two programs to each of its 132 processors
+        (233472, "high", 2048, (16, 16, 32)),
+        (233472, "highest", 2048, (16, 8, 32)),  # products as good as float32 take twice the memory
+        (101376, "high", 2048, (16, 8, 32)),
+        (100352, "high", 2048, (16, 8, 16)),
+        (65536, "high", 2048, None),
+    ],
+)
+def test_programs_of_the_gpu_kernels_fit_together(
+    monkeypatch: pytest.MonkeyPatch, memory: int, precision: str, B: int, expected: tuple[int, int, int] | None
+) -> None:
+    gpu = types.SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=memory)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    device = torch.device("cuda")
+    if expected is None:
+        assert lstm_gpu.residents(lstm_gpu.ROWS[0], 256, device) == 0  # then the plain twin serves
+        return
+    assert lstm_gpu.tiling(B, 256, device) == expected
+    assert lstm_gpu.leaves_room(B, 256, device) == (B == 64)

@@ -133,7 +133,7 @@ def fresh_order(x: Tensor) -> Tensor:
 
 
 def fresh_sum(x: Tensor) -> Tensor:
-    return x.sum(0).div_(x[0]) + x
+    return x.sum(0).div_(x[0]).add_(x[1]) + x
 
 
 def fresh_shape(x: Tensor) -> Tensor:
@@ -153,12 +153,45 @@ def other_dtype(x: Tensor) -> Tensor:
     return torch.zeros_like(x, dtype=torch.float32).copy_(x) * x.float().sum().add_(x[0, 0])
 
 
-def into_input(x: Tensor) -> Tensor:
+def part(x: Tensor) -> Tensor:
     own = x * 2
     return own[0].add_(1) + own
 
 
-@pytest.mark.parametrize("fn", [other_layout, other_dtype, into_input])
+def part_twice(x: Tensor) -> Tensor:
+    own = x * 2
+    own[0].add_(x[0]).mul_(x[1])
+    return own
+
+
+def part_again(x: Tensor) -> Tensor:
+    own = x * 2
+    row = own[0]
+    row.add_(x[0])
+    row.copy_(x[1])
+    return own
+
+
+def to_itself(x: Tensor) -> Tensor:
+    own = x * 2
+    return own.copy_(own)
+
+
+def compared(x: Tensor) -> Tensor:
+    return (x * 1).gt_(0.0) + (x * 1).logical_not_()
+
+
+def raised(x: Tensor) -> Tensor:
+    return (x * 1).pow_(2)
+
+
+def turned(x: Tensor) -> Tensor:
+    return (x.t() * 2).mul_(x[:, :1].t()).t().view(-1)
+
+
+@pytest.mark.parametrize(
+    "fn", [other_layout, other_dtype, part, part_twice, part_again, to_itself, compared, raised, turned]
+)
 def test_other_writes_stay(fn: Callable[..., Any]) -> None:
     assert written_into(simplified(fn, draw(2, 3)).graph)
 

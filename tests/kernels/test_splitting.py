@@ -72,7 +72,7 @@ def test_each_half_has_its_own_work() -> None:
     assert number_of(second, aten.tanh.default) == 0 and number_of(second, aten.mm.default) == 1
     assert number_of(first, aten.mul.Tensor) == 0 and number_of(second, aten.sum.default) == 0
     kept = first(*args[:2])
-    assert_same(second(*args[:2], *kept, args[2]), fn(*args))
+    assert_same(second(*kept, *args), fn(*args))
 
 
 def test_what_views_show_is_kept_once() -> None:
@@ -84,7 +84,7 @@ def test_what_views_show_is_kept_once() -> None:
     args = draw(4, 4), draw(4, 2)
     first, second = split(make_fx(fn)(*args), 1)
     assert len(first(args[0])) == 1
-    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+    assert_same(second(*first(args[0]), *args), fn(*args))
 
 
 def test_results_of_one_operation_are_kept_each() -> None:
@@ -95,7 +95,7 @@ def test_results_of_one_operation_are_kept_each() -> None:
     args = draw(4, 4), draw(4)
     first, second = split(make_fx(fn)(*args), 1)
     assert len(first(args[0])) == 2
-    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+    assert_same(second(*first(args[0]), *args), fn(*args))
 
 
 def test_what_depends_on_nothing_is_not_kept() -> None:
@@ -106,7 +106,25 @@ def test_what_depends_on_nothing_is_not_kept() -> None:
     args = draw(3), draw(3, seed=1)
     first, second = split(make_fx(fn)(*args), 1)
     assert len(first(args[0])) == 1
-    assert_same(second(args[0], *first(args[0]), args[1]), fn(*args))
+    assert_same(second(*first(args[0]), *args), fn(*args))
+
+
+def test_nothing_may_be_known_before() -> None:
+    halves = Halves(lambda early, late: [late * torch.arange(3.0).cos(), torch.arange(3.0).sin()], SPEEDS["traced"], "late")
+    late = torch.randn(3)
+    assert_same(halves.ahead({}, late)(late), [late * torch.arange(3.0).cos(), torch.arange(3.0).sin()])
+
+
+@pytest.mark.parametrize("other", [{"b": 1.0, "a": 2.0}, {"a": 1.0}, {"a": 1.0, "b": 2.0, "c": 3.0}])
+def test_what_comes_late_is_as_announced(other: dict[str, float]) -> None:
+    def trees(numbers: dict[str, float]) -> dict[str, Tensor]:
+        return {name: torch.tensor(number) for name, number in numbers.items()}
+
+    finish = Halves(lambda early, late: early + late["a"], SPEEDS["traced"], "sum").ahead(
+        draw(2), trees({"a": 1.0, "b": 2.0})
+    )
+    with pytest.raises(ValueError, match="`late` must have the structure, shapes and values of `like`"):
+        finish(trees(other))
 
 
 def test_what_is_written_into_is_left_to_the_second() -> None:
