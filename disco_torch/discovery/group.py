@@ -341,7 +341,7 @@ class Group:
         cotangent, loss, logs = self._judge(learners, values, valid)
         grads = {name: param.new_zeros(self.num_agents, *param.shape) for name, param in eta.items()}
         regularizers, parts = [], []
-        like, in_order = (cotangent, grads), one_ahead if self._through.apart else map
+        like, in_order = ((cotangent, grads), one_ahead) if self._through.apart else (None, map)
         for finish in in_order(lambda record: self._through.ahead((record, rates), like), reversed(window)):
             grads, cotangent, regularizer, part = finish((cotangent, grads))
             regularizers.append(regularizer)

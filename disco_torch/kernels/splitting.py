@@ -34,7 +34,7 @@ class Halves:
 
     @torch.no_grad()
     def ahead(self, early: Any, like: Any) -> Callable[[Any], Any]:
-        """What is left to do. `like` is in the shapes of what it will be given."""
+        """What is left to do. `like` is in the shapes of what it will be given; without halves it is not looked at."""
         if not self.apart:
             return lambda late: self._whole(early, late)
         given, outline = outlined(early)
