@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
@@ -286,3 +287,22 @@ def test_outlines_differ_where_recordings_do() -> None:
     assert len({outlined(tree)[1] for tree in trees}) == len(trees)
     assert outlined((x, y))[1] == outlined((y, x))[1]
     assert outlined(draw(3, 2).t())[0][0].is_contiguous()
+
+
+@pytest.mark.parametrize("on", [True, False])
+def test_garbage_is_collected_afterwards_as_before(on: bool) -> None:
+    during: list[bool] = []
+
+    def fn(x: Tensor) -> Tensor:
+        during.append(gc.isenabled())
+        return x * 2
+
+    try:
+        gc.enable() if on else gc.disable()
+        Recorded(fn, TRACED)(draw(2))
+        assert gc.isenabled() == on and not during[-1]
+        with pytest.raises(ZeroDivisionError):
+            Recorded(lambda x: x / (1 // 0), TRACED)(draw(2))
+        assert gc.isenabled() == on
+    finally:
+        gc.enable()
