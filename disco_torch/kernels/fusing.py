@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from disco_torch.kernels.cpu_biases import CPU_COMPILER_OPTIONS, split_biases
 from disco_torch.kernels.narrow import spread_narrow
 from disco_torch.kernels.parting import part_vectors
-from disco_torch.kernels.simplifying import is_view
+from disco_torch.kernels.simplifying import origin
 
 aten = torch.ops.aten
 
@@ -121,7 +121,7 @@ def write_back(graph: fx.Graph, carried: int) -> int:
     homes = [node for node in graph.nodes if node.op == "placeholder"][:carried]
     (output,) = (node for node in graph.nodes if node.op == "output")
     results: list[Any] = list(output.args[0])
-    if any(viewed(result) in homes and result not in homes[i : i + 1] for i, result in enumerate(results)):
+    if any(origin(result) in homes and result not in homes[i : i + 1] for i, result in enumerate(results)):
         return 0
     with graph.inserting_before(output):
         for home, result in zip(homes, results, strict=False):
@@ -129,13 +129,6 @@ def write_back(graph: fx.Graph, carried: int) -> int:
                 graph.call_function(aten.copy_.default, (home, result))
     output.args = (tuple(results[carried:]),)
     return carried
-
-
-def viewed(node: Any) -> Any:
-    """What a node is a view of, or itself."""
-    while isinstance(node, fx.Node) and is_view(node):
-        node = node.args[0]
-    return node
 
 
 def join_relus(graph: fx.Graph) -> None:

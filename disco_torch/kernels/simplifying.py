@@ -76,9 +76,8 @@ def is_own(home: Any, write: fx.Node) -> bool:
     """Whether a tensor is made to be written into by this node alone; contiguous, so that the order of memory is known."""
     if not isinstance(home, fx.Node) or home.op != "call_function" or list(home.users) != [write]:
         return False
-    mutated = getattr(getattr(home.target, "_schema", None), "is_mutable", False)
     whole = not is_view(home) or write.target in RESHAPING
-    return whole and not mutated and home.meta["val"].is_contiguous()
+    return whole and not is_write(home) and home.meta["val"].is_contiguous()
 
 
 def kind_of(node: fx.Node) -> tuple[Any, ...]:
@@ -109,21 +108,35 @@ def is_view(node: fx.Node) -> bool:
     return node.target is operator.getitem or (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view)
 
 
+def origin(node: fx.Node) -> fx.Node:
+    """What a node is a view of, or itself."""
+    while is_view(node):
+        parent: Any = node.args[0]
+        if node.target is operator.getitem and not is_view(parent):  # of an operation with several results
+            break
+        node = parent
+    return node
+
+
+def is_write(node: fx.Node) -> bool:
+    """Whether a node writes into one of its inputs."""
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
 def written_into(graph: fx.Graph) -> set[fx.Node]:
     """The operations that write, what they write into, all that this is a view of, and all views of that."""
     found: set[fx.Node] = set()
     for node in graph.nodes:
-        schema = getattr(node.target, "_schema", None)
-        if schema is None or not schema.is_mutable:
+        if not is_write(node):
             continue
         found.add(node)
+        schema = node.target._schema
         given = dict(zip([argument.name for argument in schema.arguments], node.args, strict=False)) | node.kwargs
         into = [given.get(argument.name) for argument in schema.arguments if argument.is_write]
         for base in pytree.tree_leaves(into):
             while isinstance(base, fx.Node) and base not in found:
                 found.add(base)
-                mutated = getattr(getattr(base.target, "_schema", None), "is_mutable", False)
-                base = base.args[0] if is_view(base) or mutated else None
+                base = base.args[0] if is_view(base) or is_write(base) else None
     for node in graph.nodes:
         if is_view(node) and node.args[0] in found:
             found.add(node)

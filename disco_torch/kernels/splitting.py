@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from disco_torch.kernels.recording import Recorded, Recording, Speed, examples, outlined, staged
-from disco_torch.kernels.simplifying import is_view, written_into
+from disco_torch.kernels.simplifying import origin, written_into
 
 
 class Halves:
@@ -108,13 +107,3 @@ def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.Graph
             copies[node].replace_all_uses_with(given)
     second.eliminate_dead_code()
     return fx.GraphModule(module, first), fx.GraphModule(module, second)
-
-
-def origin(node: fx.Node) -> fx.Node:
-    """What a node is a view of, which is all that has to be kept, or itself."""
-    while is_view(node):
-        parent: Any = node.args[0]
-        if node.target is operator.getitem and not is_view(parent):  # of an operation with several results
-            break
-        node = parent
-    return node
