@@ -17,7 +17,7 @@ from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
 from disco_torch.discovery.rings import Rings, forget
-from disco_torch.kernels import Halves, Recorded, Speed, beside, one_ahead
+from disco_torch.kernels import Aside, Halves, Recorded, Speed, beside, one_ahead
 from disco_torch.kernels.lstm_gpu import leaves_room
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
@@ -70,6 +70,7 @@ class Group:
         # Parts of a meta-update, which is captured as a whole: compiled as one it would be too long.
         part = Speed(speed.trace, speed.compile)
         self._update = Recorded(self.update_agents, part, "the agents' update")
+        self._learn_values = Recorded(self.update_values, part, "the value functions' update")
         self._judge = Recorded(self.judge, part, "the meta-loss")
         # Few agents do not fill a GPU: the next update can be gone through as far as it goes, beside this one's way back.
         rows, units = self.num_agents * config.batch_size, rule.config.net.hidden_size
@@ -121,7 +122,7 @@ class Group:
         """A record in its shapes, of an update that is made for this alone."""
         rollout, learners = self.blank_rollout(self.config.batch_size), self.state.learners
         with torch.no_grad():
-            _, _, gains, _ = self.update_agents(eta, learners, self.state.values, rollout, self.rates)
+            _, gains, _, _ = self.update_agents(eta, learners, rollout, self.rates)
         passage = Passage(learners.params, learners.meta_state, gains)
         return Record(eta, passage, rollout, torch.ones_like(self.rates))
 
@@ -212,20 +213,24 @@ class Group:
         return acting, rollout, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums)
 
     def update_agents(
-        self, eta: Params, learners: LearnerState, values: ValueFunctionState, rollout: Rollout, rates: Tensor
-    ) -> tuple[LearnerState, ValueFunctionState, Tensor, Tensor]:
-        """One update of all agents and of their value functions.
+        self, eta: Params, learners: LearnerState, rollout: Rollout, rates: Tensor
+    ) -> tuple[LearnerState, Tensor, Tensor, Tensor]:
+        """One update of all agents.
 
-        Returns the states after it, Adam's gains [P, parameters], and logs [number, P], named by `_log_names`.
+        Returns the states after it, Adam's gains [P, parameters], the logits before it, and logs [number, P].
         """
         step = vmap(self.meta_gradient.inner_update, in_dims=(None, 0, 0, 0))
         learners, passage, logits, logs = step(eta, learners, rollout, rates)
-        update = vmap(self.value_function.update)
-        values, _, value_logs = update(values, self._lanes(rollout), self._lanes(logits))
-        if not self.lanes:
-            logs |= value_logs
         self._log_names = list(logs)
-        return learners, values, passage.gains, torch.stack(list(logs.values()))
+        return learners, passage.gains, logits, torch.stack(list(logs.values()))
+
+    def update_values(
+        self, values: ValueFunctionState, rollout: Rollout, logits: Tensor
+    ) -> tuple[ValueFunctionState, Tensor]:
+        """One update of all value functions on what their agents learn from; and logs [number, lanes]."""
+        values, _, logs = vmap(self.value_function.update)(values, self._lanes(rollout), self._lanes(logits))
+        self._value_log_names = list(logs)
+        return values, torch.stack(list(logs.values()))
 
     def judge(self, learners: LearnerState, values: ValueFunctionState, valid: Rollout) -> tuple[Cotangent, Tensor, Logs]:
         """The meta-loss of each agent and its cotangent."""
@@ -289,15 +294,18 @@ class Group:
 
     def advance(self, eta: Params) -> GroupGradient:
         """As many updates as one of the rule has, and the gradient of the meta-loss through the window."""
-        self.state, (gradient, agent_logs) = self._advance(self.state, eta, self.draws(), self.rates)
-        gradient.logs |= {f"agent/{name}": value for name, value in zip(self._log_names, agent_logs, strict=True)}
+        self.state, (gradient, agent_logs, value_logs) = self._advance(self.state, eta, self.draws(), self.rates)
+        logs = dict(zip(self._log_names, agent_logs, strict=True))
+        if not self.lanes:
+            logs |= zip(self._value_log_names, value_logs, strict=True)
+        gradient.logs |= {f"agent/{name}": value for name, value in logs.items()}
         self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
         return gradient
 
     def meta_update(
         self, state: GroupState, eta: Params, draws: Draws, rates: Tensor
-    ) -> tuple[GroupState, tuple[GroupGradient, Tensor]]:
-        """`advance` as a function of tensors, which writes into the rings alone; and the last update's logs, [number, P]."""
+    ) -> tuple[GroupState, tuple[GroupGradient, Tensor, Tensor]]:
+        """`advance` as a function of tensors, which writes into the rings alone; and logs of the last updates."""
         config, learners, values, acting, rings = self.config, state.learners, state.values, state.acting, state.rings
         sums: list[EpisodeSums] = []
         numbers = iter(draws.collections)
@@ -311,22 +319,25 @@ class Group:
         # Before the updates, beside which they can run then, or each when it is asked for.
         rollouts = iter(collect, None) if config.fresh_validation else beside(collect, config.updates_per_meta_update + 1)
         window, overlap = list(state.window), config.window - config.updates_per_meta_update
+        aside = Aside()
         for n in range(config.updates_per_meta_update):
             batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
             if self.rings is not None and rings is not None:
                 rings = self.rings.add(rings, batch)
                 batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
-            after = self._update(eta, learners, values, batch, rates)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
-            after, values, gains, agent_logs = tree_map(Tensor.contiguous, after)
+            after, gains, logits, agent_logs = in_order(self._update(eta, learners, batch, rates))
+            # No agent waits for values: they are wanted when it is judged.
+            values, value_logs = in_order(aside(self._learn_values, values, batch, logits))
             passage = Passage(learners.params, learners.meta_state, gains)
             window.append(Record(eta, passage, batch, torch.ones_like(rates) if overlap else None))
             learners = after
+        aside.wait()
         grads, logs = self._gradient(window, eta, learners, values, next(rollouts), rates)
         gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
         # What the next window shares with this one.
         kept = window[-overlap:] if overlap else []
-        return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs)
+        return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs, value_logs)
 
     def _gradient(
         self,
@@ -341,8 +352,8 @@ class Group:
         cotangent, loss, logs = self._judge(learners, values, valid)
         grads = {name: param.new_zeros(self.num_agents, *param.shape) for name, param in eta.items()}
         regularizers, parts = [], []
-        like, in_order = ((cotangent, grads), one_ahead) if self._through.apart else (None, map)
-        for finish in in_order(lambda record: self._through.ahead((record, rates), like), reversed(window)):
+        like, each = ((cotangent, grads), one_ahead) if self._through.apart else (None, map)
+        for finish in each(lambda record: self._through.ahead((record, rates), like), reversed(window)):
             grads, cotangent, regularizer, part = finish((cotangent, grads))
             regularizers.append(regularizer)
             parts.append(part)
@@ -352,6 +363,10 @@ class Group:
         logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / self.config.window  # whose gradient this is
         logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
         return grads, logs
+
+
+def in_order(tree: Any) -> Any:
+    return tree_map(Tensor.contiguous, tree)
 
 
 def seed_of(*parts: int) -> int:

@@ -68,7 +68,6 @@ class DiscoverySession:
         self._zero = torch.zeros((), dtype=dtype, device=self.device)
         self._sums: Logs = {}
         self._summed = 0
-        self._last_change = self._zero
         self.lost: list[str] = []
         """This process's agents whose meta-gradient was not finite, by name and meta-update."""
 
@@ -88,15 +87,19 @@ class DiscoverySession:
             for i, (g, ok) in enumerate(zip(gradients, finite, strict=True))
             if g is not None and ok is not None
         ]
-        number = sum(int(ok.sum()) for ok in finite if ok is not None)
-        total = self.world.sum(torch.cat([torch.stack(contributions).sum(0), self._zero.new_tensor([float(number)])]))
+        number = torch.stack([ok.sum() for ok in finite if ok is not None]).sum().to(self._zero.dtype)
+        total = self.world.sum(torch.cat([torch.stack(contributions).sum(0), number.reshape(1)]))
         means = total[:-1] / total[-1].clamp(min=1.0)
         # The gradient, and with an Adam for each agent the change of the rule behind it.
         parts = means.split(flat(self.rule_params).numel())
-        self._last_change = self._zero
-        if total[-1] > 0:
-            self._change_rule(unflat(parts[-1], self.rule_params))
-        self._keep_logs(gradients, finite, parts[0])
+        change, opt_state = self._change(unflat(parts[-1], self.rule_params))
+        params = apply_updates(self.rule_params, change)
+        any_finite = total[-1] > 0
+        self._keep_logs(gradients, finite, parts[0], torch.where(any_finite, global_norm(change.values()), self._zero))
+        if any_finite:  # here the device is waited for, with nothing left to launch
+            self.rule_params = params
+            if opt_state is not None:
+                self.opt_states = [opt_state]
         self._renew(finite)
         config = self.config
         updates = config.updates_per_meta_update
@@ -121,12 +124,12 @@ class DiscoverySession:
         kept = {name: torch.where(along(ok, c), c, torch.zeros_like(c)).sum(0) for name, c in changes.items()}
         return torch.cat([gradients, flat(kept)])
 
-    def _change_rule(self, mean: Params) -> None:
-        if not self.config.adam_per_agent:
-            rate = self.config.learning_rate(self.counters.meta_updates)
-            mean, self.opt_states[0] = adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
-        self._last_change = global_norm(mean.values())
-        self.rule_params = apply_updates(self.rule_params, mean)
+    def _change(self, mean: Params) -> tuple[Params, AdamState | None]:
+        """Of the rule, and the state of the one Adam; of many, what comes is the mean of their changes."""
+        if self.config.adam_per_agent:
+            return mean, None
+        rate = self.config.learning_rate(self.counters.meta_updates)
+        return adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
 
     def _renew(self, finite: list[Tensor | None]) -> None:
         """New lives, for agents that are due and for those that have failed."""
@@ -142,13 +145,15 @@ class DiscoverySession:
             born += group.renew(failed)
         self.counters.lives += born if self.world.size == 1 else int(self.world.sum(torch.tensor(born)))
 
-    def _keep_logs(self, gradients: list[GroupGradient | None], finite: list[Tensor | None], mean: Tensor) -> None:
+    def _keep_logs(
+        self, gradients: list[GroupGradient | None], finite: list[Tensor | None], mean: Tensor, change: Tensor
+    ) -> None:
         """Adds up over this process's agents, on the device; nothing is read back before metrics are asked for."""
         sums: Logs = {"agents": mean.new_zeros(()), "nonfinite": mean.new_zeros(())}
         for group, gradient, ok in zip(self.groups, gradients, finite, strict=True):
             for name, value in group.sums(gradient, ok).items():
                 sums[name] = sums.get(name, 0.0) + value
-        norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": self._last_change}
+        norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": change}
         for name, value in (sums | {name: norm / self.world.size for name, norm in norms.items()}).items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._summed += 1

@@ -5,10 +5,11 @@ from disco_torch.kernels.lstm import reversed_hiddens
 from disco_torch.kernels.recording import SPEEDS, Recorded, Speed
 from disco_torch.kernels.softmax import softmax_mean
 from disco_torch.kernels.splitting import Halves
-from disco_torch.kernels.streams import beside, one_ahead
+from disco_torch.kernels.streams import Aside, beside, one_ahead
 
 __all__ = [
     "SPEEDS",
+    "Aside",
     "Halves",
     "Recorded",
     "Speed",

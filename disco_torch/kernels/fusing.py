@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -35,42 +36,68 @@ FEW = 1 << 21
 """Numbers of a matrix that is small: it stays in the GPU's cache."""
 
 
-def fused(graph: Callable[..., Any], tensors: list[Tensor], carried: int = 0) -> Callable[..., Any]:
-    """The graph with its elementwise operations fused by PyTorch's compiler.
+@dataclass
+class Plan:
+    """A compilation: all that it depends on. It can be carried out by another process, too.
 
-    The first `carried` inputs may be overwritten with the first outputs, and returned as such.
+    Attributes:
+      module: the graph, ready for the compiler.
+      like: shape, strides, dtype and device of each input.
+      options: for the compiler.
+      carried: so many first inputs are overwritten with the first outputs, and returned as such.
     """
-    import torch._inductor
-    from torch._guards import TracingContext, tracing
-    from torch._inductor.virtualized import V
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    assert isinstance(graph, fx.GraphModule)
-    own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
-    if any(tensor.is_cuda for tensor in tensors):
-        options = {name: value for name, value in COMPILER_OPTIONS.items() if hasattr(torch._inductor.config, name)}
-        part_vectors(own.graph)
-        spread_narrow(own.graph)
-    else:
-        options = CPU_COMPILER_OPTIONS
-        split_biases(own.graph)
-    carried = write_back(own.graph, carried)
-    own.recompile()
-    # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
-    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
-    like: list[Any] = [mode.from_tensor(tensor, static_shapes=True) for tensor in tensors]
-    caching: Any = torch.compiler.config
-    # Parameters may be part of the graph; no derivative of it is wanted.
-    with (
-        torch.no_grad(),
-        tracing(TracingContext(mode)),
-        V.set_choices_handler(choices()),
-        caching.patch(cache_key_tag=f"{caching.cache_key_tag} {CHOICES}"),
-    ):
-        compiled: Any = torch._inductor.compile(own, like, options)
-        compiled(*tensors)  # some failures show only in the first run
-    return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
+    module: fx.GraphModule
+    like: list[tuple[Any, ...]]
+    options: dict[str, Any]
+    carried: int
+
+    @classmethod
+    def of(cls, graph: fx.GraphModule, tensors: list[Tensor], carried: int) -> Plan:
+        import torch._inductor
+
+        own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
+        if any(tensor.is_cuda for tensor in tensors):
+            options = {name: value for name, value in COMPILER_OPTIONS.items() if hasattr(torch._inductor.config, name)}
+            part_vectors(own.graph)
+            spread_narrow(own.graph)
+        else:
+            options = CPU_COMPILER_OPTIONS
+            split_biases(own.graph)
+        carried = write_back(own.graph, carried)
+        own.recompile()
+        like = [(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
+        return cls(own, like, options, carried)
+
+    def compile(self) -> Any:
+        import torch._inductor
+        from torch._guards import TracingContext, tracing
+        from torch._inductor.virtualized import V
+        from torch._subclasses.fake_tensor import FakeTensorMode
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+        # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
+        mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
+        with mode:
+            like: list[Any] = [
+                torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in self.like
+            ]
+        caching: Any = torch.compiler.config
+        # Parameters may be part of the graph; no derivative of it is wanted.
+        with (
+            torch.no_grad(),
+            tracing(TracingContext(mode)),
+            V.set_choices_handler(choices()),
+            caching.patch(cache_key_tag=f"{caching.cache_key_tag} {CHOICES}"),
+        ):
+            return torch._inductor.compile(self.module, like, self.options)
+
+    def carry_out(self, tensors: list[Tensor]) -> Callable[..., Any]:
+        """Compiles, unless that was done before; and runs it with these: some failures show only then."""
+        compiled, carried = self.compile(), self.carried
+        with torch.no_grad():
+            compiled(*tensors)
+        return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
 
 
 def choices() -> Any:

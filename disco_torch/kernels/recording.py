@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,8 +28,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from disco_torch.kernels.fusing import fused, join_relus
+from disco_torch.kernels.fusing import join_relus
 from disco_torch.kernels.simplifying import simplify
+from disco_torch.kernels.workers import compiled, together
 from disco_torch.types import TREE_FIELDS
 
 WARM_UPS = 2
@@ -128,20 +130,24 @@ def staged(fn: Callable[..., Any], tensors: list[Tensor], speed: Speed, name: st
     to_trace = (speed.trace or speed.compile) and not isinstance(fn, fx.GraphModule)
     if to_trace:
         fn(*tensors)  # fails as the plain function does, before any stage could hide why
-    stages: list[tuple[bool, str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = [
+
+    def failed(stage: str, error: Exception) -> None:
+        message = "".join(str(error).strip().splitlines()[:1])
+        notice = f"could not {stage} {name} ({type(error).__name__}: {message}); it runs without."
+        warnings.warn(notice, stacklevel=5)
+
+    stages: list[tuple[bool, str, Callable[[Any], Callable[..., Any]]]] = [
         (to_trace, "trace", lambda fn: traced(fn, tensors)),
-        (speed.compile, "compile", lambda fn: fused(fn, tensors, carried)),
+        (speed.compile, "compile", lambda fn: compiled(fn, tensors, carried, partial(failed, "compile"))),
         (speed.capture and on_gpu(tensors), "capture", lambda fn: Captured(fn, tensors, carried)),
     ]
     for wanted, stage, apply in stages:
         if wanted:
             try:
-                with uncollected():
+                with contextlib.nullcontext() if stage == "capture" else uncollected():
                     fn = apply(fn)
             except Exception as error:  # a compiler may fail in any way; the plain path is always there
-                message = str(error).strip().splitlines()[:1]
-                notice = f"could not {stage} {name} ({type(error).__name__}: {''.join(message)}); it runs without."
-                warnings.warn(notice, stacklevel=4)
+                failed(stage, error)
                 if stage == "trace":
                     break
                 if stage == "capture" and carried and speed.compile:
@@ -174,35 +180,36 @@ def outlined(tree: Any) -> tuple[list[Tensor], tuple[Any, ...]]:
     """
     tensors: list[Tensor] = []
     outline: list[Any] = []
-
-    def look(tree: Any) -> None:
-        kind = type(tree)
-        if isinstance(tree, Tensor):
-            tensors.append(tree if tree.is_contiguous() else tree.contiguous())
-            outline.extend((tree.shape, tree.dtype, tree.device))
-        elif kind is dict:
-            outline.append(tuple(tree))
-            for value in tree.values():
-                look(value)
-        elif kind is list or kind is tuple:
-            outline.extend((kind, len(tree)))
-            for value in tree:
-                look(value)
-        elif kind in TREE_FIELDS:
-            outline.append(kind)
-            for name in TREE_FIELDS[kind]:
-                look(getattr(tree, name))
-        else:
-            leaves, structure = pytree.tree_flatten(tree)
-            if structure.is_leaf():
-                outline.extend((kind, tree))
-            else:
-                outline.append(structure)
-                for leaf in leaves:
-                    look(leaf)
-
-    look(tree)
+    look_at(tree, tensors, outline)
     return tensors, tuple(outline)
+
+
+def look_at(tree: Any, tensors: list[Tensor], outline: list[Any]) -> None:
+    """Adds to both what is in a tree. (Inside of `outlined` it would refer to itself, and so keep the tensors.)"""
+    kind = type(tree)
+    if isinstance(tree, Tensor):
+        tensors.append(tree if tree.is_contiguous() else tree.contiguous())
+        outline.extend((tree.shape, tree.dtype, tree.device))
+    elif kind is dict:
+        outline.append(tuple(tree))
+        for value in tree.values():
+            look_at(value, tensors, outline)
+    elif kind is list or kind is tuple:
+        outline.extend((kind, len(tree)))
+        for value in tree:
+            look_at(value, tensors, outline)
+    elif kind in TREE_FIELDS:
+        outline.append(kind)
+        for name in TREE_FIELDS[kind]:
+            look_at(getattr(tree, name), tensors, outline)
+    else:
+        leaves, structure = pytree.tree_flatten(tree)
+        if structure.is_leaf():
+            outline.extend((kind, tree))
+        else:
+            outline.append(structure)
+            for leaf in leaves:
+                look_at(leaf, tensors, outline)
 
 
 def on_gpu(tensors: list[Tensor]) -> bool:
@@ -233,6 +240,8 @@ class Captured:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
+            with together():
+                fn(*self._inputs)
             for _ in range(WARM_UPS):
                 fn(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -59,6 +59,30 @@ def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
     if upcoming:
         main.wait_stream(side)
     yield from upcoming
+
+
+class Aside:
+    """Work whose results are not wanted before `wait`; while a CUDA graph is captured, on a stream of its own.
+
+    A piece of work may use the results of those before it.
+    """
+
+    def __init__(self) -> None:
+        self._side = torch.cuda.Stream() if capturing() else None
+        self._kept: list[Any] = []
+
+    def __call__(self, work: Callable[..., T], *args: Any) -> T:
+        if self._side is None:
+            return work(*args)
+        self._side.wait_stream(torch.cuda.current_stream())
+        self._kept.append(args)  # until the end: the first stream would give their memory away
+        with torch.cuda.stream(self._side):
+            return work(*args)
+
+    def wait(self) -> None:
+        if self._side is not None:
+            torch.cuda.current_stream().wait_stream(self._side)
+            self._kept.clear()
 
 
 def capturing() -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ class Update:
 
     eta: Params
     before: LearnerState
-    values: ValueFunctionState
+    values: ValueFunctionState | None
     batch: Rollout
 
 
@@ -76,11 +76,16 @@ class Watched:
     valid: Rollout | None = None
 
     def __post_init__(self) -> None:
-        update, judge, collect = self.group._update, self.group._judge, self.group._act_rows
+        update, learn, judge = self.group._update, self.group._learn_values, self.group._judge
+        collect = self.group._act_rows
 
-        def noting_update(eta: Params, before: Any, values: Any, batch: Any, rates: Tensor) -> Any:
-            self.updates.append(Update(eta, before, values, batch))
-            return update(eta, before, values, batch, rates)
+        def noting_update(eta: Params, before: Any, batch: Any, rates: Tensor) -> Any:
+            self.updates.append(Update(eta, before, None, batch))
+            return update(eta, before, batch, rates)
+
+        def noting_learn(values: Any, batch: Any, logits: Tensor) -> Any:
+            self.updates[-1] = replace(self.updates[-1], values=values)
+            return learn(values, batch, logits)
 
         def noting_judge(learners: Any, values: Any, valid: Any) -> Any:
             self.values, self.valid = values, valid
@@ -92,7 +97,8 @@ class Watched:
             return acting, rollout, sums
 
         group: Any = self.group
-        group._update, group._judge, group._act_rows = noting_update, noting_judge, noting_collect
+        group._update, group._learn_values, group._judge = noting_update, noting_learn, noting_judge
+        group._act_rows = noting_collect
 
 
 def meta_gradient_by_hand(watched: Watched, agent: int, updates: list[Update], value_out: ValueOuts | None = None) -> Params:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from disco_torch.kernels import beside, lstm_gpu, one_ahead, passes_gpu, reversed_hiddens, softmax_mean
+from disco_torch.kernels import Aside, beside, lstm_gpu, one_ahead, passes_gpu, reversed_hiddens, softmax_mean
 from disco_torch.kernels.recording import Recorded, Speed
 from disco_torch.layers import LSTM, lstm_gates
 
@@ -131,6 +131,31 @@ def test_what_is_made_one_ahead_is_read_before_its_memory_is_used_again() -> Non
             total = total + made
             del made
         return total
+
+    x = draw(512, 512, seed=1)
+    recorded = Recorded(fn, Speed(capture=True))
+    for scale in (1.0, 2.0, 3.0):
+        torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_done_aside_is_waited_for_and_keeps_what_it_reads() -> None:
+    """A slow chain on a second stream; the first one drops what the chain reads and takes new memory."""
+    matrix = draw(512, 512) / 30.0
+
+    def slow(total: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(20):
+            total = total @ matrix
+        return total + x
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        aside, total = Aside(), torch.zeros_like(x)
+        for i in range(1, 7):
+            made = x * i
+            total = aside(slow, total, made)
+            del made
+        other = x * 7.0
+        aside.wait()
+        return total + other
 
     x = draw(512, 512, seed=1)
     recorded = Recorded(fn, Speed(capture=True))

@@ -169,7 +169,7 @@ def test_a_compiler_that_fails_leaves_the_traced_function(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("no compiler\nand a long story")
 
-    monkeypatch.setattr("disco_torch.kernels.recording.fused", broken)
+    monkeypatch.setattr("disco_torch.kernels.fusing.Plan.compile", broken)
     fn = Counted(lambda x: x * 3)
     recorded = Recorded(fn, Speed(trace=True, compile=True), name="tripling")
     with pytest.warns(UserWarning, match=r"^could not compile tripling \(RuntimeError: no compiler\); it runs without\.$"):

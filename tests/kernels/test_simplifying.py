@@ -11,7 +11,7 @@ from torch import Tensor, fx
 from torch.func import grad, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.kernels.fusing import fused, join_relus, write_back
+from disco_torch.kernels.fusing import Plan, join_relus, write_back
 from disco_torch.kernels.simplifying import simplify, written_into
 from disco_torch.layers import MLP
 
@@ -257,7 +257,8 @@ def test_compiled_steps_carry_their_state() -> None:
         return [0.9 * mean + 0.1 * x, slow.lerp(mean, 0.5), (x - mean).square().sum()]
 
     mean, slow = draw(5), draw(5, seed=1)
-    run = fused(trace(step, mean, slow, draw(5)), [mean.clone(), slow.clone(), draw(5)], carried=2)
+    inputs = [mean.clone(), slow.clone(), draw(5)]
+    run = Plan.of(trace(step, mean, slow, draw(5)), inputs, carried=2).carry_out(inputs)
     state = [mean.clone(), slow.clone()]
     for seed in range(3):
         want = step(mean, slow, draw(5, seed=seed))

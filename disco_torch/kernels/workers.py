@@ -1,0 +1,227 @@
+"""Compilations side by side: the parts of a larger function are found in one run of it and compiled in processes.
+
+    with together():
+        fn(...)        # each part that is to be compiled is begun; it runs once as traced and gives that again and again
+    fn(...)            # with all parts compiled
+
+All that a process leaves is an entry of the compiler's cache on disk. After it the same compilation is asked for here, and
+finds it there; were a process to fail, it would only take longer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+
+from disco_torch.kernels.fusing import Plan
+
+FEW_CORES = 4
+"""With fewer, compilations side by side take as long as one after the other, and more memory."""
+SPARE = 3
+"""Processes that are begun before there is work for them: they take seconds to be ready."""
+
+
+class Part:
+    """A graph that is being compiled. Until it is, all it gives is what it gave for its first arguments.
+
+    Args:
+      graph: as it was traced.
+      tensors: such as it will be given.
+      plan: of its compilation.
+      failed: is told why the compilation failed; the graph is used as it is then.
+    """
+
+    def __init__(
+        self, graph: fx.GraphModule, tensors: list[Tensor], plan: Plan, failed: Callable[[Exception], None]
+    ) -> None:
+        self.plan = plan
+        self._graph, self._tensors, self._failed = graph, tensors, failed
+        self._given: list[Tensor] = list(graph(*tensors))
+        self._run: Callable[..., Any] | None = None
+
+    def __call__(self, *tensors: Tensor) -> Any:
+        return list(self._given) if self._run is None else self._run(*tensors)
+
+    def finish(self) -> None:
+        """Takes what a process has made, or makes it."""
+        try:
+            self._run = self.plan.carry_out(self._tensors)
+        except Exception as error:  # a compiler may fail in any way; the graph is always there
+            self._failed(error)
+            self._run = self._graph
+        self._tensors, self._given = [], []
+
+    def give_up(self) -> None:
+        self._run = self._run or self._graph
+
+
+class Workshop:
+    """Parts, each with the process that compiles it, and processes without work."""
+
+    def __init__(self) -> None:
+        self.parts: list[tuple[Part, Worker]] = []
+        self._spare = [Worker() for _ in range(SPARE)]
+
+    def add(self, part: Part) -> None:
+        worker = self._spare.pop(0)
+        self._spare.append(Worker())
+        worker.begin(part.plan)
+        self.parts.append((part, worker))
+
+    def finish(self) -> None:
+        """Takes over what is ready as it becomes ready."""
+        waiting = list(self.parts)
+        while waiting:
+            for part, worker in [(part, worker) for part, worker in waiting if worker.is_done()]:
+                part.finish()
+                waiting.remove((part, worker))
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        for part, worker in self.parts:
+            part.give_up()
+            worker.stop()
+        for worker in self._spare:
+            worker.stop()
+
+
+_open: list[Workshop] = []
+
+
+def compiled(
+    graph: fx.GraphModule, tensors: list[Tensor], carried: int, failed: Callable[[Exception], None]
+) -> Callable[..., Any]:
+    """The graph compiled: at once, or with others where `together` is open."""
+    plan = Plan.of(graph, tensors, carried)
+    if not _open:
+        return plan.carry_out(tensors)
+    part = Part(graph, tensors, plan, failed)
+    _open[-1].add(part)
+    return part
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """What is recorded meanwhile is compiled side by side, and has been at the end. Until then results mean nothing."""
+    if (os.cpu_count() or 1) < FEW_CORES:
+        yield
+        return
+    workshop = Workshop()
+    _open.append(workshop)
+    try:
+        yield
+        workshop.finish()
+    finally:
+        _open.remove(workshop)
+        workshop.close()
+
+
+class Worker:
+    """A process that waits for a plan and compiles it. It finds modules where this one does."""
+
+    def __init__(self) -> None:
+        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // 4)), **os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+        command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        nothing = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=environment)
+        assert self._process.stdin is not None
+        self._stdin = self._process.stdin
+        self._file: Path | None = None
+
+    def begin(self, plan: Plan) -> None:
+        # By its name: a pipe would not take a whole plan before it is read.
+        with tempfile.NamedTemporaryFile(prefix="disco-torch-plan-", delete=False) as file:
+            pickle.dump((torch.get_num_threads(), products(), written(plan.module), plan.like, plan.options), file)
+        self._file = Path(file.name)
+        with contextlib.suppress(BrokenPipeError):  # it has failed already
+            self._stdin.write(file.name.encode())
+        self._close()
+
+    def _close(self) -> None:
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+
+    def is_done(self) -> bool:
+        return self._process.poll() is not None
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._close()
+        if self._file is not None:
+            self._file.unlink(missing_ok=True)
+
+
+def products() -> str | None:
+    """How precise products are, or None if nobody has set it: that is not the same to the cache as the default being set."""
+    untouched = getattr(torch.backends.cuda.matmul, "fp32_precision", "") == "none"
+    return None if untouched else torch.get_float32_matmul_precision()
+
+
+@dataclass(frozen=True)
+class Result:
+    """Stands for what a node gives."""
+
+    node: int
+
+
+def written(module: fx.GraphModule) -> tuple[list[tuple[Any, ...]], dict[str, Tensor]]:
+    """A graph, and the constants in it, as what can be pickled. PyTorch's own way would run it, and change it."""
+    numbers: dict[fx.Node, Any] = {node: Result(i) for i, node in enumerate(module.graph.nodes)}
+    nodes = []
+    for node in numbers:
+        target = str(node.target) if isinstance(node.target, OpOverload) else node.target
+        args, kwargs = fx.map_arg((node.args, node.kwargs), numbers.__getitem__)
+        nodes.append((node.op, node.name, target, args, kwargs))
+    constants = {str(node.target): getattr(module, str(node.target)) for node in numbers if node.op == "get_attr"}
+    return nodes, constants
+
+
+def read(nodes: list[tuple[Any, ...]], constants: dict[str, Tensor]) -> fx.GraphModule:
+    """The graph that was written."""
+    graph, made = fx.Graph(), list[fx.Node]()
+
+    def given(tree: Any) -> Any:
+        return pytree.tree_map(lambda leaf: made[leaf.node] if isinstance(leaf, Result) else leaf, tree)
+
+    for op, name, target, args, kwargs in nodes:
+        if op == "call_function" and isinstance(target, str):
+            target = reduce(getattr, target.split("."), torch.ops)
+        made.append(graph.create_node(op, target, given(args), given(kwargs), name))
+    return fx.GraphModule(constants, graph)
+
+
+def main() -> None:
+    """What a process does."""
+    import torch._inductor.compile_fx  # now, while it waits
+
+    if torch.cuda.is_available():
+        torch.cuda.init()
+    gc.disable()
+    name = sys.stdin.read()
+    if not name:  # nothing to do
+        return
+    with Path(name).open("rb") as file:
+        threads, precision, module, like, options = pickle.load(file)
+    Path(name).unlink()
+    torch.set_num_threads(threads)
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+    Plan(read(*module), like, options, carried=0).compile()

@@ -1,0 +1,169 @@
+"""Parts compiled side by side: graphs arrive as they were, what was compiled elsewhere is found, failures are survived."""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from disco_torch.kernels import Recorded, Speed, workers
+from disco_torch.kernels.fusing import Plan
+from disco_torch.kernels.recording import outlined, traced
+from disco_torch.kernels.workers import Part, read, together, written
+
+COMPILED = Speed(trace=True, compile=True)
+
+
+def draw(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def parted(x: Tensor) -> list[Tensor]:
+    """With constants, an operation of several results, lists and names among its arguments."""
+    first, second = torch.softmax(x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.tensor(2.0), dim=-1).split(2, dim=-1)
+    return [torch.cat([first, second.flip(-1)], dim=0), second.sum(dim=-1, keepdim=True, dtype=torch.float64)]
+
+
+@pytest.fixture
+def many_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "FEW_CORES", 1)
+
+
+def test_a_graph_is_read_as_it_was_written() -> None:
+    module = traced(parted, [draw(3, 4)])
+    again = read(*written(module))
+    assert str(again.graph) == str(module.graph)
+    assert [name for name, _ in again.named_buffers()] == [name for name, _ in module.named_buffers()]
+    torch.testing.assert_close(list(again(draw(3, 4, seed=1))), list(module(draw(3, 4, seed=1))), rtol=0, atol=0)
+
+
+class Idle:
+    """A worker that is done at once, or never, and has done nothing."""
+
+    made: list[Idle]
+    done = True
+
+    def __init__(self) -> None:
+        self.made.append(self)
+        self.stopped = False
+
+    def begin(self, plan: Plan) -> None:
+        assert not self.stopped
+
+    def is_done(self) -> bool:
+        return self.done
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+@pytest.fixture
+def idle(monkeypatch: pytest.MonkeyPatch, many_cores: None) -> type[Idle]:
+    monkeypatch.setattr(workers, "Worker", Idle)
+    monkeypatch.setattr(Idle, "made", [], raising=False)
+    return Idle
+
+
+def test_parts_give_their_first_results_until_they_are_compiled(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plan.module)
+    recorded = Recorded(parted, COMPILED)
+    with together():
+        first = recorded(draw(3, 4))
+        torch.testing.assert_close(recorded(draw(3, 4, seed=1)), first, rtol=0, atol=0)
+    torch.testing.assert_close(first, parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+    assert len(idle.made) == workers.SPARE + 1 and all(worker.stopped for worker in idle.made)
+
+
+def test_a_part_that_cannot_be_compiled_runs_as_traced(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    def broken(plan: Plan, tensors: list[Tensor]) -> Any:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(Plan, "carry_out", broken)
+    recorded = Recorded(parted, COMPILED, "parting")
+    notice = r"^could not compile parting \(RuntimeError: no compiler\); it runs without\.$"
+    with pytest.warns(UserWarning, match=notice), together():
+        recorded(draw(3, 4))
+    torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+def test_a_run_that_fails_stops_the_workers_and_leaves_parts_that_work(
+    monkeypatch: pytest.MonkeyPatch, idle: type[Idle]
+) -> None:
+    monkeypatch.setattr(Idle, "done", False)
+    recorded = Recorded(parted, COMPILED)
+
+    def interrupted() -> None:
+        with together():
+            recorded(draw(3, 4))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert all(worker.stopped for worker in idle.made)
+    torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+def test_with_few_cores_compilations_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    monkeypatch.setattr(workers, "FEW_CORES", 1 << 20)
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plan.module)
+    with together():
+        assert not isinstance(workers.compiled(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0, print), Part)
+    assert not idle.made
+
+
+def test_a_worker_that_fails_is_done_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    worker = workers.Worker()
+    worker.begin(Plan.of(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0))
+    while not worker.is_done():
+        time.sleep(0.01)
+    assert list(tmp_path.iterdir())
+    worker.stop()
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", [None, "highest", "high"])
+def test_what_another_process_compiled_is_found(
+    precision: str | None, monkeypatch: pytest.MonkeyPatch, many_cores: None, tmp_path: Path
+) -> None:
+    from torch._dynamo.utils import counters
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    before = torch.get_float32_matmul_precision()
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+    try:
+        recorded, other = Recorded(parted, COMPILED), Recorded(lambda x: [x.exp().mean(0)], COMPILED)
+        counters.clear()
+        with together():
+            recorded(draw(3, 4))
+            other(draw(3, 4))
+    finally:
+        if precision is not None:
+            torch.set_float32_matmul_precision(before)
+    assert counters["inductor"]["fxgraph_cache_hit"] == 2 and not counters["inductor"]["fxgraph_cache_miss"]
+    torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+def test_looking_at_arguments_keeps_none_of_them() -> None:
+    gc.disable()
+    try:
+        tensor = draw(3)
+        outlined(({"a": [tensor]}, 1))
+        gone = weakref.ref(tensor)
+        del tensor
+        assert gone() is None
+    finally:
+        gc.enable()
