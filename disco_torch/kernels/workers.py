@@ -5,13 +5,14 @@
     fn(...)            # with all parts compiled
 
 All that a process leaves is an entry of the compiler's cache on disk. After it the same compilation is asked for here, and
-finds it there; were a process to fail, it would only take longer.
+finds it there; were a process to fail, it would only take longer. What is in the cache already needs no process.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import hashlib
 import os
 import pickle
 import subprocess
@@ -34,7 +35,7 @@ from disco_torch.kernels.fusing import Plan
 FEW_CORES = 4
 """With fewer, compilations side by side take as long as one after the other, and more memory."""
 SPARE = 3
-"""Processes that are begun before there is work for them: they take seconds to be ready."""
+"""Processes that are begun with the first, before there is work for them: they take seconds to be ready."""
 
 
 class Part:
@@ -61,7 +62,7 @@ class Part:
     def finish(self) -> None:
         """Takes what a process has made, or makes it."""
         try:
-            self._run = self.plan.carry_out(self._tensors)
+            self._run = carried_out(self.plan, self._tensors)
         except Exception as error:  # a compiler may fail in any way; the graph is always there
             self._failed(error)
             self._run = self._graph
@@ -76,11 +77,11 @@ class Workshop:
 
     def __init__(self) -> None:
         self.parts: list[tuple[Part, Worker]] = []
-        self._spare = [Worker() for _ in range(SPARE)]
+        self._spare: list[Worker] = []
 
     def add(self, part: Part) -> None:
+        self._spare += [Worker() for _ in range(SPARE + 1 - len(self._spare))]
         worker = self._spare.pop(0)
-        self._spare.append(Worker())
         worker.begin(part.plan)
         self.parts.append((part, worker))
 
@@ -109,11 +110,30 @@ def compiled(
 ) -> Callable[..., Any]:
     """The graph compiled: at once, or with others where `together` is open."""
     plan = Plan.of(graph, tensors, carried)
-    if not _open:
-        return plan.carry_out(tensors)
+    if not _open or mark_of(plan).is_file():
+        return carried_out(plan, tensors)
     part = Part(graph, tensors, plan, failed)
     _open[-1].add(part)
     return part
+
+
+def carried_out(plan: Plan, tensors: list[Tensor]) -> Callable[..., Any]:
+    """The plan carried out, and a mark that it was: next time the cache has it, and no process is needed."""
+    run, mark = plan.carry_out(tensors), mark_of(plan)
+    with contextlib.suppress(OSError):
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+    return run
+
+
+def mark_of(plan: Plan) -> Path:
+    """A file beside the compiler's cache, whose name says all that the plan consists of."""
+    from torch._inductor.runtime.runtime_utils import cache_dir
+
+    nodes, constants = written(plan.module)
+    numbers = {name: (constant.dtype, constant.device, constant.tolist()) for name, constant in constants.items()}
+    text = repr((torch.__version__, products(), nodes, numbers, plan.like, plan.options))
+    return Path(cache_dir()) / "disco-torch" / hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager

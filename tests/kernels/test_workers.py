@@ -67,9 +67,10 @@ class Idle:
 
 
 @pytest.fixture
-def idle(monkeypatch: pytest.MonkeyPatch, many_cores: None) -> type[Idle]:
+def idle(monkeypatch: pytest.MonkeyPatch, many_cores: None, tmp_path: Path) -> type[Idle]:
     monkeypatch.setattr(workers, "Worker", Idle)
     monkeypatch.setattr(Idle, "made", [], raising=False)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     return Idle
 
 
@@ -82,6 +83,19 @@ def test_parts_give_their_first_results_until_they_are_compiled(monkeypatch: pyt
     torch.testing.assert_close(first, parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
     assert len(idle.made) == workers.SPARE + 1 and all(worker.stopped for worker in idle.made)
+
+
+def test_what_was_compiled_once_needs_no_worker(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plan.module)
+    with together():
+        Recorded(parted, COMPILED)(draw(3, 4))
+    number = len(idle.made)
+    with together():
+        again, other = Recorded(parted, COMPILED), Recorded(parted, COMPILED)
+        torch.testing.assert_close(again(draw(3, 4)), parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
+        assert len(idle.made) == number
+        other(draw(5, 4))
+        assert len(idle.made) > number, "another shape is another compilation"
 
 
 def test_a_part_that_cannot_be_compiled_runs_as_traced(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
