@@ -92,7 +92,7 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
     rows = re.findall(r"^\| `(\w+)` " + 4 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
     columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4)]
     assert len(rows) == 17
-    for column, preset in zip(columns, ("notebook", "grove5", "grove20"), strict=False):
+    for column, preset in zip(columns, ("notebook", "grove5", "grove25"), strict=False):
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[3])

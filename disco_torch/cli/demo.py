@@ -23,7 +23,7 @@ class Demo:
     """Environment steps; the preset's 256,000 are more than it needs."""
 
     def run(self) -> int:
-        config = dataclasses.replace(PRESETS["catch-grove5"][1], seed=self.seed, steps=self.steps)
+        config = dataclasses.replace(PRESETS["catch-grove25"][1], seed=self.seed, steps=self.steps)
         result = train(config)
         console = Console()
         console.print(f"caught  {curve(result.metrics)}", highlight=False, soft_wrap=True)

@@ -30,7 +30,7 @@ class TrainConfig:
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
     rule: str = "auto"
-    """`grove5`, `grove20`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: `grove5`."""
+    """`grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
@@ -129,15 +129,15 @@ def _notebook(**changes: object) -> TrainConfig:
 
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "default": ("settings for small environments, with the embedded rule", TrainConfig()),
-    "catch-grove5": (
+    "catch-grove25": (
         "8x8 Catch with the embedded rule",
-        TrainConfig(env="catch", rule="grove5", optimizer=AdamConfig(learning_rate=3e-3)),
+        TrainConfig(env="catch", rule="grove25", optimizer=AdamConfig(learning_rate=3e-3)),
     ),
-    "cartpole-grove5": (
+    "cartpole-grove25": (
         "CartPole-v1 with the embedded rule",
         TrainConfig(
             env="CartPole-v1",
-            rule="grove5",
+            rule="grove25",
             agent=dataclasses.replace(SMALL_AGENT, observation_scale=CARTPOLE_SCALE),
             optimizer=AdamConfig(learning_rate=3e-3),
         ),

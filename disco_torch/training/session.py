@@ -45,7 +45,7 @@ def resolve_rule(name: str) -> str:
     """A rule's name, or the whole path of its file; `auto` is the rule that ships with the package."""
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
-    return "grove5"
+    return "grove25"
 
 
 def resolve_speed(name: str, device: torch.device) -> Speed:

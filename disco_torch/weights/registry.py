@@ -60,14 +60,14 @@ REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
         shipped(
-            "grove5",
-            "Ships with disco-torch, the default: discovered on 5 families of small environments.",
-            "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
+            "grove25",
+            "Ships with disco-torch, the default: discovered on 5 families of small environments by the paper's loop.",
+            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which goes on with grove5",
         ),
         shipped(
-            "grove20",
-            "Ships with disco-torch: discovered on the same 5 families by the paper's loop.",
-            "disco-torch; its two runs are in docs/discovery.md, `disco-torch discover --preset grove20` makes one",
+            "grove5",
+            "Ships with disco-torch: what grove25 began with, discovered on the same families with shorter windows.",
+            "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
         ),
         RuleEntry(
             name="disco103",

@@ -100,7 +100,7 @@ def test_the_notebooks_preset_is_the_notebook() -> None:
     assert default.optimizer.learning_rate == 5e-4 == default.groups[0].learning_rates[0]
 
 
-@pytest.mark.parametrize("name", ["grove5", "grove20"])
+@pytest.mark.parametrize("name", ["grove5", "grove25"])
 def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None

@@ -12,7 +12,7 @@ from disco_torch.training import PRESETS, TrainConfig, train
 
 
 def config_of(tmp_path: Path, **changes: object) -> TrainConfig:
-    preset = PRESETS["catch-grove5"][1]
+    preset = PRESETS["catch-grove25"][1]
     changes |= {"runs": tmp_path, "device": "cpu", "tensorboard": False, "checkpoint_every": 0}
     return dataclasses.replace(preset, **changes)  # type: ignore[arg-type]
 

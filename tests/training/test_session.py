@@ -35,7 +35,7 @@ def test_a_missing_gpu_is_named() -> None:
 
 
 def test_auto_is_the_embedded_rule() -> None:
-    assert resolve_rule("auto") == "grove5"
+    assert resolve_rule("auto") == "grove25"
     assert resolve_rule("actor-critic") == "actor-critic"
 
 
