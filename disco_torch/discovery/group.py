@@ -328,7 +328,7 @@ class Group:
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
             after, gains, logits, agent_logs = in_order(self._update(eta, learners, batch, rates))
             # No agent waits for values: they are wanted when it is judged.
-            values, value_logs = in_order(aside(self._learn_values, values, batch, logits))
+            values, value_logs = aside(lambda *args: in_order(self._learn_values(*args)), values, batch, logits)
             passage = Passage(learners.params, learners.meta_state, gains)
             window.append(Record(eta, passage, batch, torch.ones_like(rates) if overlap else None))
             learners = after

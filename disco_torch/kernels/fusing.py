@@ -66,8 +66,7 @@ class Plan:
             split_biases(own.graph)
         carried = write_back(own.graph, carried)
         own.recompile()
-        like = [(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
-        return cls(own, like, options, carried)
+        return cls(own, outlines(tensors), options, carried)
 
     def compile(self) -> Any:
         import torch._inductor
@@ -98,6 +97,10 @@ class Plan:
         with torch.no_grad():
             compiled(*tensors)
         return lambda *inputs: [*inputs[:carried], *compiled(*inputs)]
+
+
+def outlines(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
+    return [(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
 
 
 def choices() -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from disco_torch.kernels.cutting import split
 from disco_torch.kernels.recording import Recorded, Recording, Speed, examples, outlined, staged
-from disco_torch.kernels.simplifying import origin, written_into
 
 
 class Halves:
@@ -66,44 +66,3 @@ class Halves:
         stages = Speed(compile=self.speed.compile)
         quick = staged(first, given, stages, f"the first half of {self.name}") if kept else first
         return quick, staged(second, [*kept, *given, *rest], stages, self.name), recording.out_structure
-
-
-def split(module: fx.GraphModule, number: int) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Two graphs in place of one: the first of `number` inputs, the second of what the first gives and of all inputs.
-
-    Of views, what they show is kept, and shown again in the second: several of them may show the same. Where something is
-    written into, its order matters, and all is left to the second.
-    """
-    graph = module.graph
-    inputs = [node for node in graph.nodes if node.op == "placeholder"]
-    late = set(graph.nodes) if written_into(graph) else set(inputs[number:])
-    for node in graph.nodes:
-        if any(each in late for each in node.all_input_nodes) or node.op == "output":
-            late.add(node)
-    # What depends on nothing is made again: kept it would be a tensor, where a compiler has a number.
-    fixed: set[fx.Node] = set()
-    for node in graph.nodes:
-        if node.op == "call_function" and all(each in fixed for each in node.all_input_nodes):
-            fixed.add(node)
-    crossing = (node for node in graph.nodes if node not in late and any(user in late for user in node.users))
-    origins = dict.fromkeys(map(origin, crossing))
-    kept = [node for node in origins if node.op == "call_function" and node not in fixed]
-
-    copies: dict[fx.Node, fx.Node] = {}
-    first = fx.Graph()
-    first.graph_copy(graph, copies)
-    first.output([copies[node] for node in kept])
-    first.eliminate_dead_code(lambda node: node.op in ("placeholder", "output"))
-    for node in inputs[number:]:
-        first.erase_node(copies[node])
-
-    copies, second = {}, fx.Graph()
-    results = second.graph_copy(graph, copies)
-    second.output(results)
-    with second.inserting_before(next(iter(second.nodes))):
-        for node in kept:
-            given = second.placeholder(f"kept_{node.name}")
-            given.meta["val"] = node.meta["val"]
-            copies[node].replace_all_uses_with(given)
-    second.eliminate_dead_code()
-    return fx.GraphModule(module, first), fx.GraphModule(module, second)

@@ -6,6 +6,7 @@
 
 All that a process leaves is an entry of the compiler's cache on disk. After it the same compilation is asked for here, and
 finds it there; were a process to fail, it would only take longer. What is in the cache already needs no process.
+A large part is two: the longer a graph, the longer it takes to compile.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
-from disco_torch.kernels.fusing import Plan
+from disco_torch.kernels.cutting import halve
+from disco_torch.kernels.fusing import Plan, outlines
 
 FEW_CORES = 4
 """With fewer, compilations side by side take as long as one after the other, and more memory."""
 SPARE = 3
 """Processes that are begun with the first, before there is work for them: they take seconds to be ready."""
+CACHED = 64 << 20
+"""Bytes between the halves of a part. More than a GPU's cache holds would take time to be written and read."""
 
 
 class Part:
@@ -110,7 +114,27 @@ def compiled(
 ) -> Callable[..., Any]:
     """The graph compiled: at once, or with others where `together` is open."""
     plan = Plan.of(graph, tensors, carried)
-    if not _open or mark_of(plan).is_file():
+    if not _open:
+        return carried_out(plan, tensors)
+    halves = None if plan.carried else halve(plan.module)
+    if halves is not None:
+        with torch.no_grad():
+            between: list[Tensor] = list(halves[0](*tensors))
+        if sum(tensor.nbytes for tensor in between) <= CACHED:
+            given = tensors, [*between, *tensors]
+            first, second = (
+                begun(Plan(half, outlines(inputs), plan.options, 0), half, inputs, failed)
+                for half, inputs in zip(halves, given, strict=True)
+            )
+            return lambda *inputs: second(*first(*inputs), *inputs)
+    return begun(plan, graph, tensors, failed)
+
+
+def begun(
+    plan: Plan, graph: fx.GraphModule, tensors: list[Tensor], failed: Callable[[Exception], None]
+) -> Callable[..., Any]:
+    """A part whose compilation has begun, in a process; or what the cache has, at once."""
+    if mark_of(plan).is_file():
         return carried_out(plan, tensors)
     part = Part(graph, tensors, plan, failed)
     _open[-1].add(part)
@@ -156,7 +180,9 @@ class Worker:
     """A process that waits for a plan and compiles it. It finds modules where this one does."""
 
     def __init__(self) -> None:
-        environment = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // 4)), **os.environ}
+        # Of the compiler's algebra of indices more is remembered than a thousand results: a fourteenth of its time.
+        defaults = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // 4)), "SYMPY_CACHE_SIZE": "100000"}
+        environment = defaults | dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         command = [sys.executable, "-c", f"from {__name__} import main; main()"]
         nothing = subprocess.DEVNULL

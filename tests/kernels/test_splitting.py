@@ -10,8 +10,8 @@ from torch import Tensor, fx
 from torch.func import grad, jvp
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.kernels import SPEEDS, Halves
-from disco_torch.kernels.splitting import split
+from disco_torch.kernels import SPEEDS, Halves, cutting
+from disco_torch.kernels.cutting import halve, split
 
 aten = torch.ops.aten
 
@@ -138,3 +138,45 @@ def test_what_is_written_into_is_left_to_the_second() -> None:
     first, second = split(make_fx(fn)(*args), 1)
     assert first(args[0]) == []
     assert_same(second(*args), fn(*args))
+
+
+def test_a_large_graph_is_cut_where_little_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: Tensor) -> list[Tensor]:
+        wide = [torch.sin(x * i) for i in range(1, 6)]
+        total = torch.stack(wide).sum()
+        return [torch.cos(total * i) for i in range(1, 9)]
+
+    module = make_fx(fn)(draw(3))
+    assert halve(module) is None
+    monkeypatch.setattr(cutting, "LARGE", 20)
+    halves = halve(module)
+    assert halves is not None
+    first, second = halves
+    assert len(first(draw(3, seed=1))) == 1 and number_of(first, aten.sin.default) == 5 == 5 - number_of(
+        second, aten.sin.default
+    )
+    assert_same(second(*first(draw(3, seed=1)), draw(3, seed=1)), fn(draw(3, seed=1)))
+
+
+def test_halves_of_views_of_results_and_of_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it is cut: between an operation and its results, a tensor and its views, with inputs among the outputs."""
+
+    def fn(x: Tensor, y: Tensor) -> list[Tensor]:
+        values, places = (x * torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)).t().max(dim=1)
+        left, right = values.outer(y).split([1, 2])
+        return [left.t(), right.exp(), places, x, x.t(), left.sum() + torch.ones(2).sum()]
+
+    args = draw(4, 3), draw(5)
+    module = make_fx(fn)(*args)
+    monkeypatch.setattr(cutting, "LARGE", 1)
+    number = sum(node.op == "call_function" for node in module.graph.nodes)
+    for place in range(number - 1):
+        monkeypatch.setattr(cutting, "min", lambda places, key, place=place: place, raising=False)
+        halves = halve(module)
+        assert halves is not None
+        assert_same(halves[1](*halves[0](*args), *args), fn(*args))
+
+
+def test_a_graph_that_writes_is_not_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cutting, "LARGE", 1)
+    assert halve(make_fx(lambda x: (x * 2).add_(1).exp())(draw(3))) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import shutil
 import sys
@@ -15,7 +16,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from disco_torch.kernels import Recorded, Speed, workers
+from disco_torch.kernels import Recorded, Speed, cutting, workers
 from disco_torch.kernels.fusing import Plan
 from disco_torch.kernels.recording import outlined, traced
 from disco_torch.kernels.workers import Part, read, together, written
@@ -96,6 +97,42 @@ def test_what_was_compiled_once_needs_no_worker(monkeypatch: pytest.MonkeyPatch,
         assert len(idle.made) == number
         other(draw(5, 4))
         assert len(idle.made) > number, "another shape is another compilation"
+
+
+@pytest.mark.parametrize("first_compiled", [True, False])
+def test_a_large_part_is_two(first_compiled: bool, monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    plans: list[Plan] = []
+
+    def carry_out(plan: Plan, tensors: list[Tensor]) -> Any:
+        plans.append(plan)
+        if not first_compiled and len(plans) == 1:
+            raise RuntimeError("no compiler")
+        return plan.module
+
+    monkeypatch.setattr(Plan, "carry_out", carry_out)
+    monkeypatch.setattr(cutting, "LARGE", 4)
+    for _ in range(2):
+        recorded = Recorded(parted, COMPILED, "parting")
+        with (
+            contextlib.nullcontext() if first_compiled or plans else pytest.warns(UserWarning, match="no compiler"),
+            together(),
+        ):
+            first = recorded(draw(3, 4))
+        torch.testing.assert_close(first, parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+    assert len(plans) == 4
+    whole = len(traced(parted, [draw(3, 4)]).graph.nodes)
+    assert all(len(plan.module.graph.nodes) < whole for plan in plans)
+
+
+def test_a_part_with_much_between_its_halves_stays_one(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    plans: list[Plan] = []
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plans.append(plan) or plan.module)
+    monkeypatch.setattr(cutting, "LARGE", 4)
+    monkeypatch.setattr(workers, "CACHED", 8)
+    with together():
+        Recorded(parted, COMPILED)(draw(3, 4))
+    assert len(plans) == 1
 
 
 def test_a_part_that_cannot_be_compiled_runs_as_traced(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
