@@ -30,7 +30,8 @@ ENVS = {
     "grid 8x8": ("grid", {"split": "held-out", "size": 8}),
     "CartPole-v1": ("CartPole-v1", {}),
 }
-"""None was seen when grove5 and grove25 were discovered: other sizes, levels, families, an environment of another kind."""
+"""None was seen when grove5 and grove25 were discovered: other sizes, levels, families, an environment of another kind. By
+CartPole and Bricks grove25 was chosen among six rules."""
 TUNING = {"catch 6x6": ("catch", {"rows": 6, "columns": 6}), "grid": ("grid", {}), "crossing": ("crossing", {})}
 LEARNING_RATE = 3e-3
 

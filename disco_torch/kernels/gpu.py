@@ -1,4 +1,4 @@
-"""Whether kernels written in Triton can be had."""
+"""Whether kernels written in Triton can be had, and how precise they have to be."""
 
 import functools
 import warnings
@@ -33,3 +33,11 @@ def has_triton(device: torch.device) -> bool:
         warnings.warn(f"could not run a Triton kernel ({reason}); plain PyTorch is used.", stacklevel=2)
         return False
     return True
+
+
+def rough() -> bool:
+    """Whether products may be rounded as TF32 rounds."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # it was set by its new name, and cannot be asked for by the old one then
+        return torch.backends.cuda.matmul.fp32_precision == "tf32"

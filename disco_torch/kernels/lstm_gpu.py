@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disco_torch.kernels.gpu import has_triton, triton
+from disco_torch.kernels.gpu import has_triton, rough, triton
 from disco_torch.layers import OnceDifferentiable
 
 if triton is not None:
@@ -164,11 +164,6 @@ def residents(rows: int, H: int, device: torch.device) -> int:
         return 1
     memory = 4 * (4 * UNITS * H + rows * (H + 16)) * (1 if rough() else 2) + 1024  # as compiled for Hopper, at most
     return min(2, torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // memory)
-
-
-def rough() -> bool:
-    """Whether products may be rounded as TF32 rounds."""
-    return torch.get_float32_matmul_precision() != "highest"
 
 
 def leaves_room(B: int, H: int, device: torch.device) -> bool:

@@ -6,7 +6,7 @@ Nothing here is differentiated: a rule reads all actions, but only the taken one
 import torch
 from torch import Tensor
 
-from disco_torch.kernels.gpu import has_triton, triton
+from disco_torch.kernels.gpu import has_triton, rough, triton
 
 if triton is not None:
     import triton.language as tl
@@ -79,8 +79,8 @@ def action_hiddens(cells: Tensor, recurrent: Tensor, rows: Tensor) -> Tensor:
     grid = (triton.cdiv(N, block[0]), triton.cdiv(H, block[1]))
     cells = with_whole_rows(cells)
     tensors = (cells, recurrent.contiguous(), rows.float().contiguous(), hiddens)
-    rough = cells.dtype == torch.bfloat16 or torch.get_float32_matmul_precision() != "highest"
-    _action_kernel[grid](*tensors, N, A, H, cells.stride(0), *block, rough, num_warps=4)
+    quick = cells.dtype == torch.bfloat16 or rough()
+    _action_kernel[grid](*tensors, N, A, H, cells.stride(0), *block, quick, num_warps=4)
     return hiddens
 
 

@@ -12,11 +12,9 @@ Where a stage fails, one line says so and the stage before it is used.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -28,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from disco_torch.kernels.fusing import join_relus
+from disco_torch.kernels.fusing import join_relus, uncollected
 from disco_torch.kernels.simplifying import simplify
 from disco_torch.kernels.workers import compiled, together
 from disco_torch.types import TREE_FIELDS
@@ -144,8 +142,7 @@ def staged(fn: Callable[..., Any], tensors: list[Tensor], speed: Speed, name: st
     for wanted, stage, apply in stages:
         if wanted:
             try:
-                with contextlib.nullcontext() if stage == "capture" else uncollected():
-                    fn = apply(fn)
+                fn = apply(fn)
             except Exception as error:  # a compiler may fail in any way; the plain path is always there
                 failed(stage, error)
                 if stage == "trace":
@@ -153,18 +150,6 @@ def staged(fn: Callable[..., Any], tensors: list[Tensor], speed: Speed, name: st
                 if stage == "capture" and carried and speed.compile:
                     fn = on_copies(fn, carried)
     return fn
-
-
-@contextlib.contextmanager
-def uncollected() -> Iterator[None]:
-    """Without Python's search for circular garbage: a quarter of a compilation's time, whose objects stay anyway."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def on_copies(fn: Callable[..., Any], carried: int) -> Callable[..., Any]:
@@ -216,6 +201,7 @@ def on_gpu(tensors: list[Tensor]) -> bool:
     return any(tensor.is_cuda for tensor in tensors)
 
 
+@uncollected()
 def traced(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operations of `fn` as a graph, without repetitions and dead ends."""
     # With one mode for the shapes that each node is annotated with; else every node makes one of its own.

@@ -62,22 +62,20 @@ def one_ahead(make: Callable[[S], T], items: Iterable[S]) -> Iterator[T]:
 
 
 class Aside:
-    """Work whose results are not wanted before `wait`; while a CUDA graph is captured, on a stream of its own.
-
-    A piece of work may use the results of those before it.
-    """
+    """Work on a state that is not wanted before `wait`; while a CUDA graph is captured, on a stream of its own."""
 
     def __init__(self) -> None:
         self._side = torch.cuda.Stream() if capturing() else None
         self._kept: list[Any] = []
 
-    def __call__(self, work: Callable[..., T], *args: Any) -> T:
+    def __call__(self, work: Callable[..., T], state: Any, *args: Any) -> T:
+        """`work(state, *args)`; the state is what was there at first, or comes from work before this."""
         if self._side is None:
-            return work(*args)
+            return work(state, *args)
         self._side.wait_stream(torch.cuda.current_stream())
         self._kept.append(args)  # until the end: the first stream would give their memory away
         with torch.cuda.stream(self._side):
-            return work(*args)
+            return work(state, *args)
 
     def wait(self) -> None:
         if self._side is not None:

@@ -32,12 +32,14 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 
 from disco_torch.kernels.cutting import halve
-from disco_torch.kernels.fusing import Plan, outlines
+from disco_torch.kernels.fusing import CHOICES, Plan, outlines
 
-FEW_CORES = 4
+FEW_CORES = 8
 """With fewer, compilations side by side take as long as one after the other, and more memory."""
 SPARE = 3
 """Processes that are begun with the first, before there is work for them: they take seconds to be ready."""
+PATIENCE = 600.0
+"""Seconds after which processes are no longer waited for."""
 CACHED = 64 << 20
 """Bytes between the halves of a part. More than a GPU's cache holds would take time to be written and read."""
 
@@ -68,40 +70,55 @@ class Part:
         try:
             self._run = carried_out(self.plan, self._tensors)
         except Exception as error:  # a compiler may fail in any way; the graph is always there
-            self._failed(error)
-            self._run = self._graph
+            self.give_up(error)
         self._tensors, self._given = [], []
 
-    def give_up(self) -> None:
-        self._run = self._run or self._graph
+    def give_up(self, error: Exception) -> None:
+        """The graph is used as it is, unless it was compiled already."""
+        if self._run is None:
+            self._failed(error)
+            self._run, self._tensors, self._given = self._graph, [], []
 
 
 class Workshop:
     """Parts, each with the process that compiles it, and processes without work."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[Part, Worker]] = []
+        self.parts: list[tuple[Part, Worker | None]] = []
         self._spare: list[Worker] = []
 
     def add(self, part: Part) -> None:
-        self._spare += [Worker() for _ in range(SPARE + 1 - len(self._spare))]
-        worker = self._spare.pop(0)
-        worker.begin(part.plan)
-        self.parts.append((part, worker))
+        self.parts.append((part, self._begun(part.plan)))
+
+    def _begun(self, plan: Plan) -> Worker | None:
+        """A process at work, or None where none can be begun."""
+        worker = None
+        try:
+            while len(self._spare) <= SPARE:
+                self._spare.append(Worker())
+            worker = self._spare.pop(0)
+            worker.begin(plan)
+        except OSError:  # no memory, no room on the disk
+            if worker is not None:
+                worker.stop()
+            return None
+        return worker
 
     def finish(self) -> None:
         """Takes over what is ready as it becomes ready."""
         waiting = list(self.parts)
+        deadline = time.monotonic() + PATIENCE
         while waiting:
-            for part, worker in [(part, worker) for part, worker in waiting if worker.is_done()]:
+            late = time.monotonic() > deadline
+            for part, worker in [each for each in waiting if late or each[1] is None or each[1].is_done()]:
                 part.finish()
                 waiting.remove((part, worker))
             time.sleep(0.02)
 
     def close(self) -> None:
         for part, worker in self.parts:
-            part.give_up()
-            worker.stop()
+            part.give_up(RuntimeError("interrupted"))
+            self._spare += [] if worker is None else [worker]
         for worker in self._spare:
             worker.stop()
 
@@ -143,7 +160,8 @@ def begun(
 
 def carried_out(plan: Plan, tensors: list[Tensor]) -> Callable[..., Any]:
     """The plan carried out, and a mark that it was: next time the cache has it, and no process is needed."""
-    run, mark = plan.carry_out(tensors), mark_of(plan)
+    mark = mark_of(plan)
+    run = plan.carry_out(tensors)
     with contextlib.suppress(OSError):
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -156,14 +174,17 @@ def mark_of(plan: Plan) -> Path:
 
     nodes, constants = written(plan.module)
     numbers = {name: (constant.dtype, constant.device, constant.tolist()) for name, constant in constants.items()}
-    text = repr((torch.__version__, products(), nodes, numbers, plan.like, plan.options))
+    devices = {device for *_, device in plan.like if device.type == "cuda"}
+    gpus = sorted(torch.cuda.get_device_name(device) for device in devices)
+    tag = (torch.__version__, CHOICES, torch.compiler.config.cache_key_tag, gpus, products())
+    text = repr((tag, nodes, numbers, plan.like, plan.options))
     return Path(cache_dir()) / "disco-torch" / hashlib.sha256(text.encode()).hexdigest()
 
 
 @contextlib.contextmanager
 def together() -> Iterator[None]:
     """What is recorded meanwhile is compiled side by side, and has been at the end. Until then results mean nothing."""
-    if (os.cpu_count() or 1) < FEW_CORES:
+    if cores() < FEW_CORES:
         yield
         return
     workshop = Workshop()
@@ -176,15 +197,23 @@ def together() -> Iterator[None]:
         workshop.close()
 
 
+def cores() -> int:
+    """Those that this process may use, where others of a distributed run have as many."""
+    own = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, own // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
 class Worker:
     """A process that waits for a plan and compiles it. It finds modules where this one does."""
 
     def __init__(self) -> None:
         # Of the compiler's algebra of indices more is remembered than a thousand results: a fourteenth of its time.
-        defaults = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, (os.cpu_count() or 1) // 4)), "SYMPY_CACHE_SIZE": "100000"}
+        defaults = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, cores() // 4)), "SYMPY_CACHE_SIZE": "100000"}
         environment = defaults | dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        command = [sys.executable, "-c", f"from {__name__} import main; main()"]
+        # Ctrl-C is for the run, which may have to save.
+        deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+        command = [sys.executable, "-c", f"{deaf}; from {__name__} import main; main()"]
         nothing = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=environment)
         assert self._process.stdin is not None
@@ -194,8 +223,8 @@ class Worker:
     def begin(self, plan: Plan) -> None:
         # By its name: a pipe would not take a whole plan before it is read.
         with tempfile.NamedTemporaryFile(prefix="disco-torch-plan-", delete=False) as file:
+            self._file = Path(file.name)
             pickle.dump((torch.get_num_threads(), products(), written(plan.module), plan.like, plan.options), file)
-        self._file = Path(file.name)
         with contextlib.suppress(BrokenPipeError):  # it has failed already
             self._stdin.write(file.name.encode())
         self._close()
@@ -217,8 +246,11 @@ class Worker:
 
 def products() -> str | None:
     """How precise products are, or None if nobody has set it: that is not the same to the cache as the default being set."""
-    untouched = getattr(torch.backends.cuda.matmul, "fp32_precision", "") == "none"
-    return None if untouched else torch.get_float32_matmul_precision()
+    by_new_name: str = getattr(torch.backends.cuda.matmul, "fp32_precision", "")
+    try:
+        return None if by_new_name == "none" else torch.get_float32_matmul_precision()
+    except RuntimeError:  # it was set by its new name, and cannot be asked for by the old one then
+        return by_new_name
 
 
 @dataclass(frozen=True)
@@ -268,6 +300,11 @@ def main() -> None:
         threads, precision, module, like, options = pickle.load(file)
     Path(name).unlink()
     torch.set_num_threads(threads)
-    if precision is not None:
+    if precision in ("highest", "high", "medium"):
         torch.set_float32_matmul_precision(precision)
+    elif precision is not None:
+        torch.backends.cuda.matmul.fp32_precision = precision
+    for *_, device in like:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
     Plan(read(*module), like, options, carried=0).compile()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import shutil
+import signal
 import sys
 import tempfile
 import time
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,8 +20,9 @@ from torch import Tensor
 
 from disco_torch.kernels import Recorded, Speed, cutting, workers
 from disco_torch.kernels.fusing import Plan
+from disco_torch.kernels.gpu import rough
 from disco_torch.kernels.recording import outlined, traced
-from disco_torch.kernels.workers import Part, read, together, written
+from disco_torch.kernels.workers import Part, mark_of, read, together, written
 
 COMPILED = Speed(trace=True, compile=True)
 
@@ -158,10 +161,79 @@ def test_a_run_that_fails_stops_the_workers_and_leaves_parts_that_work(
             recorded(draw(3, 4))
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
+    notice = r"^could not compile parted \(RuntimeError: interrupted\); it runs without\.$"
+    with pytest.raises(KeyboardInterrupt), pytest.warns(UserWarning, match=notice):
         interrupted()
     assert all(worker.stopped for worker in idle.made)
     torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+def test_parts_of_a_run_that_fails_keep_no_tensors(idle: type[Idle]) -> None:
+    tensor = draw(3, 4)
+    part = Part(traced(parted, [tensor]), [tensor], Plan.of(traced(parted, [tensor]), [tensor], 0), print)
+    gone = weakref.ref(tensor)
+    del tensor
+    part.give_up(RuntimeError("interrupted"))
+    gc.collect()
+    assert gone() is None
+    torch.testing.assert_close(list(part(draw(3, 4, seed=1))), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("fails", ["__init__", "begin"])
+def test_without_processes_parts_are_compiled_here(
+    fails: str, monkeypatch: pytest.MonkeyPatch, idle: type[Idle], recwarn: pytest.WarningsRecorder
+) -> None:
+    def full(*args: object) -> None:
+        raise OSError("No space left on device")
+
+    plans: list[Plan] = []
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plans.append(plan) or plan.module)
+    monkeypatch.setattr(Idle, fails, full)
+    recorded = Recorded(parted, COMPILED)
+    with together():
+        recorded(draw(3, 4))
+    assert len(plans) == 1 and all(worker.stopped for worker in idle.made)
+    assert not [warning for warning in recwarn if "could not compile" in str(warning.message)]
+    torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+def test_a_worker_that_never_ends_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    monkeypatch.setattr(Idle, "done", False)
+    monkeypatch.setattr(workers, "PATIENCE", 0.1)
+    plans: list[Plan] = []
+    monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plans.append(plan) or plan.module)
+    with together():
+        Recorded(parted, COMPILED)(draw(3, 4))
+    assert len(plans) == 1 and all(worker.stopped for worker in idle.made)
+
+
+def test_precision_that_was_set_by_its_new_name(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
+    def mixed() -> str:
+        raise RuntimeError("legacy and new APIs are mixed")
+
+    tensors = [draw(3, 4)]
+    plan = Plan.of(traced(parted, tensors), tensors, 0)
+    before = mark_of(plan)
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", mixed)
+    monkeypatch.setattr(torch.backends.cuda, "matmul", SimpleNamespace(fp32_precision="tf32"))
+    assert workers.products() == "tf32" and rough() and mark_of(plan) != before
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
+def test_workers_leave_an_interrupt_to_the_run() -> None:
+    worker = workers.Worker()
+    status, bit = Path(f"/proc/{worker._process.pid}/status"), 1 << (signal.SIGINT - 1)
+    try:
+        deadline = time.monotonic() + 60
+        while not int(status.read_text().split("SigIgn:")[1].split()[0], 16) & bit:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        worker._process.send_signal(signal.SIGINT)
+        time.sleep(0.1)
+        assert not worker.is_done()
+    finally:
+        worker.stop()
+    assert worker.is_done()
 
 
 def test_with_few_cores_compilations_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
@@ -206,6 +278,23 @@ def test_what_another_process_compiled_is_found(
             torch.set_float32_matmul_precision(before)
     assert counters["inductor"]["fxgraph_cache_hit"] == 2 and not counters["inductor"]["fxgraph_cache_miss"]
     torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_halves_that_other_processes_compiled(monkeypatch: pytest.MonkeyPatch, many_cores: None, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(cutting, "LARGE", 4)
+
+    def check() -> None:
+        recorded = Recorded(parted, COMPILED)
+        with together():
+            recorded(draw(3, 4))
+        torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
+
+    check()
+    assert len(list((tmp_path / "disco-torch").iterdir())) == 2
+    monkeypatch.setattr(workers, "Worker", None)  # the second time no process is begun
+    check()
 
 
 def test_looking_at_arguments_keeps_none_of_them() -> None:
