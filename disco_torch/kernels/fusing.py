@@ -7,6 +7,7 @@ import copy
 import gc
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,14 +29,11 @@ COMPILER_OPTIONS: dict[str, Any] = {
     "shape_padding": False,  # products are of aligned rows already, see `layers.linear_each`
     "graph_partition": False,  # for graphs that are captured in parts
     "pick_loop_orders": False,  # a transposed weight among many inputs must not decide how results lie in memory
+    "triton.autotune_pointwise": False,  # it gains 1%, 4% of the smallest work, and takes 10 s of the first start
 }
 
-CHOICES = "disco_torch: 1"
-"""To be counted up when `choices` change, of which the compiler's cache knows nothing."""
-LONGEST_ROW, LONGEST_COLUMN = 1024, 512
-"""Numbers that are summed by one block of threads, of one row, or of a few columns side by side."""
-FEW = 1 << 21
-"""Numbers of a matrix that is small: it stays in the GPU's cache."""
+CHOICES = "disco_torch: 2"
+"""To be counted up when `choices.Choices` change: all that the compiler's cache knows of them."""
 
 
 @contextlib.contextmanager
@@ -72,7 +70,8 @@ class Plan:
 
         own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
         if any(tensor.is_cuda for tensor in tensors):
-            options = {name: value for name, value in COMPILER_OPTIONS.items() if hasattr(torch._inductor.config, name)}
+            known = set(torch._inductor.list_options())
+            options = {name: value for name, value in COMPILER_OPTIONS.items() if name in known}
             part_vectors(own.graph)
             spread_narrow(own.graph)
         else:
@@ -90,21 +89,20 @@ class Plan:
         from torch._subclasses.fake_tensor import FakeTensorMode
         from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+        from disco_torch.kernels.choices import Choices
+
         # With an environment for shapes, though all are fixed: without, the compiler does not look into its cache on disk.
         mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
         with mode:
             like: list[Any] = [
                 torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in self.like
             ]
-        caching: Any = torch.compiler.config
+        # As an option, choices are part of the cache's key; but it holds for a process's first compilation alone.
+        name = "inductor_choices_class"
+        named = {name: partial(Choices, CHOICES)} if name in torch._inductor.list_options() else {}
         # Parameters may be part of the graph; no derivative of it is wanted.
-        with (
-            torch.no_grad(),
-            tracing(TracingContext(mode)),
-            V.set_choices_handler(choices()),
-            caching.patch(cache_key_tag=f"{caching.cache_key_tag} {CHOICES}"),
-        ):
-            return torch._inductor.compile(self.module, like, self.options)
+        with torch.no_grad(), tracing(TracingContext(mode)), V.set_choices_handler(Choices(CHOICES)):
+            return torch._inductor.compile(self.module, like, self.options | named)
 
     def carry_out(self, tensors: list[Tensor]) -> Callable[..., Any]:
         """Compiles, unless that was done before; and runs it with these: some failures show only then."""
@@ -116,46 +114,6 @@ class Plan:
 
 def outlines(tensors: list[Tensor]) -> list[tuple[Any, ...]]:
     return [(tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device) for tensor in tensors]
-
-
-def choices() -> Any:
-    """The compiler's choices, but for two kinds of sums that it makes in several passes and are made in one.
-
-    Over rows: it keeps those that are contiguous in registers, but a bias that is added to each row hides from it that they
-    are, and it reads softmaxes over value bins three times from memory. Over columns of small matrices: it adds their parts
-    in one kernel and their sums in another; the second takes as long as the first.
-    """
-    from torch._inductor.choices import InductorChoices
-    from torch._inductor.runtime.hints import ReductionHint
-
-    class Choices(InductorChoices):
-        @staticmethod
-        def should_use_persistent_reduction(features: Any, cooperative_reduction: bool) -> bool:
-            if InductorChoices.should_use_persistent_reduction(features, cooperative_reduction):
-                return True
-            hint, length = features.get_reduction_hint(), int(features.reduction_numel)
-            if hint is ReductionHint.OUTER:
-                return length <= LONGEST_COLUMN and length * int(features.numel) <= FEW
-            return hint is ReductionHint.DEFAULT and length <= LONGEST_ROW and sums_rows(features)
-
-        @staticmethod
-        def reduction_split_factor(device: Any, length: int, number: int, inner_reduction: bool) -> int:
-            if not inner_reduction and length <= LONGEST_COLUMN and length * number <= FEW:
-                return 1
-            return InductorChoices.reduction_split_factor(device, length, number, inner_reduction)
-
-    return Choices()
-
-
-def sums_rows(features: Any) -> bool:
-    """Whether all that a kernel of the compiler's sums up lies side by side in memory, or is the same number."""
-
-    def step(read: Any) -> Any:
-        last, place = read.var_names[-1], read.index.expand(identity=True)
-        return place.subs(last, 1) - place.subs(last, 0)
-
-    nodes = [node for node in features.scheduler_nodes() if node.is_reduction()]
-    return all(step(read) in (0, 1) for node in nodes for read in node.read_writes.reads if getattr(read, "var_names", ()))
 
 
 def write_back(graph: fx.Graph, carried: int) -> int:

@@ -106,6 +106,8 @@ class Workshop:
 
     def finish(self) -> None:
         """Takes over what is ready as it becomes ready."""
+        import torch._inductor.compile_fx  # noqa: F401  it takes seconds, in which the processes work
+
         waiting = list(self.parts)
         deadline = time.monotonic() + PATIENCE
         while waiting:
@@ -213,7 +215,7 @@ class Worker:
         environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
         # Ctrl-C is for the run, which may have to save.
         deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-        command = [sys.executable, "-c", f"{deaf}; from {__name__} import main; main()"]
+        command = [sys.executable, "-P", "-c", f"{deaf}; from {__name__} import main; main()"]
         nothing = subprocess.DEVNULL
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=environment)
         assert self._process.stdin is not None
@@ -308,3 +310,4 @@ def main() -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
     Plan(read(*module), like, options, carried=0).compile()
+    os._exit(0)  # else the compiler would wait for processes of its own, for seconds

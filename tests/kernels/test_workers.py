@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import pickle
 import shutil
 import signal
 import sys
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from disco_torch.kernels import Recorded, Speed, cutting, workers
+from disco_torch.kernels import Recorded, Speed, cutting, fusing, workers
 from disco_torch.kernels.fusing import Plan
 from disco_torch.kernels.gpu import rough
 from disco_torch.kernels.recording import outlined, traced
@@ -254,6 +255,24 @@ def test_a_worker_that_fails_is_done_and_leaves_no_file(monkeypatch: pytest.Monk
     assert list(tmp_path.iterdir())
     worker.stop()
     assert not list(tmp_path.iterdir())
+
+
+def test_choices_are_part_of_the_compilers_key_and_nothing_else_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch._inductor.config as settings
+
+    keys = []
+
+    def compiled(module: Any, like: Any, options: dict[str, Any]) -> None:
+        assert torch.compiler.config.cache_key_tag == ""  # its processes, which keep what was timed, know only that
+        with settings.patch(options):
+            keys.append(pickle.dumps(settings.save_config_portable()))
+
+    monkeypatch.setattr(torch._inductor, "compile", compiled)
+    plan = Plan.of(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0)
+    for name in ("first", "first", "second"):
+        monkeypatch.setattr(fusing, "CHOICES", name)
+        plan.compile()
+    assert keys[0] == keys[1] != keys[2]
 
 
 @pytest.mark.slow
