@@ -70,6 +70,8 @@ class Group:
         # Parts of a meta-update, which is captured as a whole: compiled as one it would be too long.
         part = Speed(speed.trace, speed.compile)
         self._update = Recorded(self.update_agents, part, "the agents' update")
+        # Logs are wanted of the last update alone; of an inner one they would be a thirtieth of the time.
+        self._update_silently = Recorded(lambda *args: self.update_agents(*args)[:-1], part, "the agents' inner update")
         self._learn_values = Recorded(self.update_values, part, "the value functions' update")
         self._judge = Recorded(self.judge, part, "the meta-loss")
         # Few agents do not fill a GPU: the next update can be gone through as far as it goes, beside this one's way back.
@@ -326,7 +328,8 @@ class Group:
                 rings = self.rings.add(rings, batch)
                 batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
-            after, gains, logits, agent_logs = in_order(self._update(eta, learners, batch, rates))
+            update = self._update if n + 1 == config.updates_per_meta_update else self._update_silently
+            after, gains, logits, *agent_logs = in_order(update(eta, learners, batch, rates))
             # No agent waits for values: they are wanted when it is judged.
             values, value_logs = aside(lambda *args: in_order(self._learn_values(*args)), values, batch, logits)
             passage = Passage(learners.params, learners.meta_state, gains)
@@ -337,7 +340,7 @@ class Group:
         gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
         # What the next window shares with this one.
         kept = window[-overlap:] if overlap else []
-        return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs, value_logs)
+        return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs[0], value_logs)
 
     def _gradient(
         self,

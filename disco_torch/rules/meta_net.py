@@ -388,7 +388,8 @@ class MetaNet(nn.Module):
         normalizers = state.normalizers["net"]
         features, embeddings, normalizers = self.encoder(inputs, normalizers, mean_across_processes, shared, own)
         x = reversed_hiddens(self.trajectory_rnn, features, inputs.should_reset_mask_bwd[:-1])
-        x = x * self.state_gate(state.hidden)  # [T, B, H]
+        # [T, B, H], in order of memory: of many agents, too, the next is one product then, and the same in both directions.
+        x = (x * self.state_gate(state.hidden)).contiguous()
         net = self.policy_target_net
         y, z, meta_input, from_state = linear_each([self.y_head, self.z_head, self.meta_input_head, net.of_state()], x)
         pi = self.pi_head(net(embeddings, from_state)).squeeze(-1)  # [T, B, A]

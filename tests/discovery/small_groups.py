@@ -76,12 +76,14 @@ class Watched:
     valid: Rollout | None = None
 
     def __post_init__(self) -> None:
-        update, learn, judge = self.group._update, self.group._learn_values, self.group._judge
-        collect = self.group._act_rows
+        learn, judge, collect = self.group._learn_values, self.group._judge, self.group._act_rows
 
-        def noting_update(eta: Params, before: Any, batch: Any, rates: Tensor) -> Any:
-            self.updates.append(Update(eta, before, None, batch))
-            return update(eta, before, batch, rates)
+        def noting(update: Any) -> Any:
+            def noting_update(eta: Params, before: Any, batch: Any, rates: Tensor) -> Any:
+                self.updates.append(Update(eta, before, None, batch))
+                return update(eta, before, batch, rates)
+
+            return noting_update
 
         def noting_learn(values: Any, batch: Any, logits: Tensor) -> Any:
             self.updates[-1] = replace(self.updates[-1], values=values)
@@ -97,7 +99,8 @@ class Watched:
             return acting, rollout, sums
 
         group: Any = self.group
-        group._update, group._learn_values, group._judge = noting_update, noting_learn, noting_judge
+        group._update, group._update_silently = noting(group._update), noting(group._update_silently)
+        group._learn_values, group._judge = noting_learn, noting_judge
         group._act_rows = noting_collect
 
 
