@@ -16,6 +16,7 @@ import gc
 import hashlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -36,8 +37,6 @@ from disco_torch.kernels.fusing import CHOICES, Plan, outlines
 
 FEW_CORES = 8
 """With fewer, compilations side by side take as long as one after the other, and more memory."""
-SPARE = 3
-"""Processes that are begun with the first, before there is work for them: they take seconds to be ready."""
 PATIENCE = 600.0
 """Seconds after which processes are no longer waited for."""
 CACHED = 64 << 20
@@ -81,48 +80,45 @@ class Part:
 
 
 class Workshop:
-    """Parts, each with the process that compiles it, and processes without work."""
+    """Parts, and the processes that compile them, the first of which is begun with the first part."""
 
     def __init__(self) -> None:
-        self.parts: list[tuple[Part, Worker | None]] = []
-        self._spare: list[Worker] = []
+        self._parts: list[tuple[Part, Path | None]] = []
+        self._workers: Workers | None = None
 
     def add(self, part: Part) -> None:
-        self.parts.append((part, self._begun(part.plan)))
+        self._parts.append((part, self._begun(part.plan)))
 
-    def _begun(self, plan: Plan) -> Worker | None:
-        """A process at work, or None where none can be begun."""
-        worker = None
+    def _begun(self, plan: Plan) -> Path | None:
+        """Where the plan is while a process is at work, or None where none can be begun."""
         try:
-            while len(self._spare) <= SPARE:
-                self._spare.append(Worker())
-            worker = self._spare.pop(0)
-            worker.begin(plan)
+            if self._workers is None:
+                self._workers = Workers()
+            return self._workers.begin(plan)
         except OSError:  # no memory, no room on the disk
-            if worker is not None:
-                worker.stop()
             return None
-        return worker
 
     def finish(self) -> None:
         """Takes over what is ready as it becomes ready."""
         import torch._inductor.compile_fx  # noqa: F401  it takes seconds, in which the processes work
 
-        waiting = list(self.parts)
+        waiting = list(self._parts)
         deadline = time.monotonic() + PATIENCE
         while waiting:
             late = time.monotonic() > deadline
-            for part, worker in [each for each in waiting if late or each[1] is None or each[1].is_done()]:
+            for part, plan in [each for each in waiting if late or self._is_done(each[1])]:
                 part.finish()
-                waiting.remove((part, worker))
+                waiting.remove((part, plan))
             time.sleep(0.02)
 
+    def _is_done(self, plan: Path | None) -> bool:
+        return plan is None or self._workers is None or self._workers.is_done(plan)
+
     def close(self) -> None:
-        for part, worker in self.parts:
+        for part, _ in self._parts:
             part.give_up(RuntimeError("interrupted"))
-            self._spare += [] if worker is None else [worker]
-        for worker in self._spare:
-            worker.stop()
+        if self._workers is not None:
+            self._workers.stop()
 
 
 _open: list[Workshop] = []
@@ -186,7 +182,7 @@ def mark_of(plan: Plan) -> Path:
 @contextlib.contextmanager
 def together() -> Iterator[None]:
     """What is recorded meanwhile is compiled side by side, and has been at the end. Until then results mean nothing."""
-    if cores() < FEW_CORES:
+    if cores() < FEW_CORES or sys.platform != "linux":  # elsewhere a process cannot be had twice, or not safely
         yield
         return
     workshop = Workshop()
@@ -205,45 +201,44 @@ def cores() -> int:
     return max(1, own // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-class Worker:
-    """A process that waits for a plan and compiles it. It finds modules where this one does."""
+class Workers:
+    """A process that imports the compiler once, finding modules where this one does, and becomes another for each plan."""
 
     def __init__(self) -> None:
         # Of the compiler's algebra of indices more is remembered than a thousand results: a fourteenth of its time.
         defaults = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, cores() // 4)), "SYMPY_CACHE_SIZE": "100000"}
         environment = defaults | dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        # Ctrl-C is for the run, which may have to save.
-        deaf = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
-        command = [sys.executable, "-P", "-c", f"{deaf}; from {__name__} import main; main()"]
-        nothing = subprocess.DEVNULL
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing, env=environment)
-        assert self._process.stdin is not None
-        self._stdin = self._process.stdin
-        self._file: Path | None = None
+        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # if the first asked a GPU itself, the others could not use it
+        command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()"]
+        pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
+        # A session of its own: Ctrl-C is for the run, which may have to save.
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=nothing, stderr=nothing, env=environment, start_new_session=True
+        )
+        self._plans: list[Path] = []
 
-    def begin(self, plan: Plan) -> None:
-        # By its name: a pipe would not take a whole plan before it is read.
+    def begin(self, plan: Plan) -> Path:
+        """Hands a plan over, as a file that is there until the plan has been carried out, or could not be."""
         with tempfile.NamedTemporaryFile(prefix="disco-torch-plan-", delete=False) as file:
-            self._file = Path(file.name)
+            self._plans.append(Path(file.name))
             pickle.dump((torch.get_num_threads(), products(), written(plan.module), plan.like, plan.options), file)
+        assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has failed already
-            self._stdin.write(file.name.encode())
-        self._close()
+            self._process.stdin.write(f"{file.name}\n".encode())
+            self._process.stdin.flush()
+        return self._plans[-1]
 
-    def _close(self) -> None:
-        with contextlib.suppress(BrokenPipeError):
-            self._stdin.close()
-
-    def is_done(self) -> bool:
-        return self._process.poll() is not None
+    def is_done(self, plan: Path) -> bool:
+        return not plan.exists() or self._process.poll() is not None
 
     def stop(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._close()
-        if self._file is not None:
-            self._file.unlink(missing_ok=True)
+        """Ends all of them."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+        for plan in self._plans:
+            plan.unlink(missing_ok=True)
 
 
 def products() -> str | None:
@@ -289,18 +284,36 @@ def read(nodes: list[tuple[Any, ...]], constants: dict[str, Tensor]) -> fx.Graph
 
 
 def main() -> None:
-    """What a process does."""
-    import torch._inductor.compile_fx  # now, while it waits
+    """What the first process does: it has all that takes time to import, and forks for each plan whose name comes in."""
+    import torch._inductor.compile_fx  # noqa: F401
 
-    if torch.cuda.is_available():
-        torch.cuda.init()
+    plans: dict[int, Path] = {}
+
+    def tidy(*_: object) -> None:
+        """Lets go of the plans of processes that have ended, however they did."""
+        for process in list(plans):
+            with contextlib.suppress(ChildProcessError):  # a signal came while this was being done
+                if os.waitpid(process, os.WNOHANG)[0]:
+                    plans.pop(process).unlink(missing_ok=True)
+
     gc.disable()
-    name = sys.stdin.read()
-    if not name:  # nothing to do
-        return
-    with Path(name).open("rb") as file:
-        threads, precision, module, like, options = pickle.load(file)
-    Path(name).unlink()
+    signal.signal(signal.SIGCHLD, tidy)
+    for line in sys.stdin:
+        plan = Path(line.rstrip("\n"))
+        process = os.fork()
+        if process == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            try:
+                carry_out(plan)
+            finally:  # not by `exit`, which would wait for the compiler's own processes, for seconds
+                os._exit(0)
+        plans[process] = plan
+        tidy()  # it may have ended before it was known
+
+
+def carry_out(file: Path) -> None:
+    """Compiles what is in a file, into the compiler's cache."""
+    threads, precision, module, like, options = pickle.loads(file.read_bytes())
     torch.set_num_threads(threads)
     if precision in ("highest", "high", "medium"):
         torch.set_float32_matmul_precision(precision)
@@ -310,4 +323,3 @@ def main() -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
     Plan(read(*module), like, options, carried=0).compile()
-    os._exit(0)  # else the compiler would wait for processes of its own, for seconds

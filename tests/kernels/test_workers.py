@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import pickle
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -52,19 +52,22 @@ def test_a_graph_is_read_as_it_was_written() -> None:
 
 
 class Idle:
-    """A worker that is done at once, or never, and has done nothing."""
+    """Workers that are done at once, or never, and have done nothing."""
 
     made: list[Idle]
     done = True
 
     def __init__(self) -> None:
         self.made.append(self)
+        self.begun: list[Plan] = []
         self.stopped = False
 
-    def begin(self, plan: Plan) -> None:
+    def begin(self, plan: Plan) -> Path:
         assert not self.stopped
+        self.begun.append(plan)
+        return Path(str(len(self.begun)))
 
-    def is_done(self) -> bool:
+    def is_done(self, plan: Path) -> bool:
         return self.done
 
     def stop(self) -> None:
@@ -73,7 +76,7 @@ class Idle:
 
 @pytest.fixture
 def idle(monkeypatch: pytest.MonkeyPatch, many_cores: None, tmp_path: Path) -> type[Idle]:
-    monkeypatch.setattr(workers, "Worker", Idle)
+    monkeypatch.setattr(workers, "Workers", Idle)
     monkeypatch.setattr(Idle, "made", [], raising=False)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     return Idle
@@ -87,20 +90,20 @@ def test_parts_give_their_first_results_until_they_are_compiled(monkeypatch: pyt
         torch.testing.assert_close(recorded(draw(3, 4, seed=1)), first, rtol=0, atol=0)
     torch.testing.assert_close(first, parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(recorded(draw(3, 4, seed=1)), parted(draw(3, 4, seed=1)), rtol=1e-6, atol=1e-7)
-    assert len(idle.made) == workers.SPARE + 1 and all(worker.stopped for worker in idle.made)
+    (made,) = idle.made
+    assert len(made.begun) == 1 and made.stopped
 
 
 def test_what_was_compiled_once_needs_no_worker(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
     monkeypatch.setattr(Plan, "carry_out", lambda plan, tensors: plan.module)
     with together():
         Recorded(parted, COMPILED)(draw(3, 4))
-    number = len(idle.made)
     with together():
         again, other = Recorded(parted, COMPILED), Recorded(parted, COMPILED)
         torch.testing.assert_close(again(draw(3, 4)), parted(draw(3, 4)), rtol=1e-6, atol=1e-7)
-        assert len(idle.made) == number
+        assert len(idle.made) == 1
         other(draw(5, 4))
-        assert len(idle.made) > number, "another shape is another compilation"
+        assert len(idle.made) == 2, "another shape is another compilation"
 
 
 @pytest.mark.parametrize("first_compiled", [True, False])
@@ -220,21 +223,57 @@ def test_precision_that_was_set_by_its_new_name(monkeypatch: pytest.MonkeyPatch,
     assert workers.products() == "tf32" and rough() and mark_of(plan) != before
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="needs /proc")
-def test_workers_leave_an_interrupt_to_the_run() -> None:
-    worker = workers.Worker()
-    status, bit = Path(f"/proc/{worker._process.pid}/status"), 1 << (signal.SIGINT - 1)
+@pytest.fixture
+def plan() -> Plan:
+    return Plan.of(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0)
+
+
+@pytest.fixture
+def plans(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where plans are while they are being carried out."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are workers on Linux alone")
+def test_workers_leave_an_interrupt_to_the_run_and_end_with_it(plan: Plan, plans: Path) -> None:
+    made = workers.Workers()
     try:
-        deadline = time.monotonic() + 60
-        while not int(status.read_text().split("SigIgn:")[1].split()[0], 16) & bit:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        worker._process.send_signal(signal.SIGINT)
-        time.sleep(0.1)
-        assert not worker.is_done()
+        assert os.getpgid(made._process.pid) != os.getpgid(0)
+        file = made.begin(plan)
+        assert list(plans.iterdir()) == [file] and not made.is_done(file)
     finally:
-        worker.stop()
-    assert worker.is_done()
+        made.stop()
+    assert made.is_done(file) and not list(plans.iterdir())
+
+
+def test_workers_that_fail_are_done_and_leave_no_file(monkeypatch: pytest.MonkeyPatch, plan: Plan, plans: Path) -> None:
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    made = workers.Workers()
+    file = made.begin(plan)
+    while not made.is_done(file):
+        time.sleep(0.01)
+    assert list(plans.iterdir())
+    made.stop()
+    assert not list(plans.iterdir())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there are workers on Linux alone")
+def test_plans_that_cannot_be_carried_out_are_let_go_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, plan: Plan, plans: Path
+) -> None:
+    monkeypatch.setattr(workers, "written", lambda module: "no graph")
+    made = workers.Workers()
+    try:
+        for number in (2, 1):
+            files = [made.begin(plan) for _ in range(number)]
+            deadline = time.monotonic() + 120
+            while not all(map(made.is_done, files)):
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert made._process.poll() is None and not list(plans.iterdir())
+    finally:
+        made.stop()
 
 
 def test_with_few_cores_compilations_are_one_after_the_other(monkeypatch: pytest.MonkeyPatch, idle: type[Idle]) -> None:
@@ -243,18 +282,6 @@ def test_with_few_cores_compilations_are_one_after_the_other(monkeypatch: pytest
     with together():
         assert not isinstance(workers.compiled(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0, print), Part)
     assert not idle.made
-
-
-def test_a_worker_that_fails_is_done_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    worker = workers.Worker()
-    worker.begin(Plan.of(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0))
-    while not worker.is_done():
-        time.sleep(0.01)
-    assert list(tmp_path.iterdir())
-    worker.stop()
-    assert not list(tmp_path.iterdir())
 
 
 def test_choices_are_part_of_the_compilers_key_and_nothing_else_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +339,7 @@ def test_halves_that_other_processes_compiled(monkeypatch: pytest.MonkeyPatch, m
 
     check()
     assert len(list((tmp_path / "disco-torch").iterdir())) == 2
-    monkeypatch.setattr(workers, "Worker", None)  # the second time no process is begun
+    monkeypatch.setattr(workers, "Workers", None)  # the second time no process is begun
     check()
 
 
