@@ -4,7 +4,9 @@
 
 Relative differences of all numbers together: 1e-5 in float32, with whole float32 products instead of TF32, and 1e-12 in
 float64. Of ten updates the parameters after them are compared, of acting all that was seen and done, of
-meta-updates the rule after them.
+meta-updates by how much they have changed the rule. A gradient through updates by Adam multiplies roundings, so there a
+thousand times as much is allowed, and Adam's epsilon is 1e-3: of plain meta-updates, if their agents' parameters are rounded
+otherwise before each of them, 1e-4 and 3e-13 are different then. With an epsilon of 1e-8 it would be up to 0.4 and 1e-9.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from disco_torch.layers import LSTM
 from disco_torch.types import tree_map
 
 TOLERANCES = {torch.float32: 1e-5, torch.float64: 1e-12}
+EPSILON, LOOSER = 1e-3, 1000
+"""Of the agents' Adam in meta-updates, and how many times as different these may be."""
 OVERLAP = {
     "window": 3,
     "stride": 1,
@@ -77,14 +81,15 @@ def collected(env_name: str, speed: Speed, device: str, dtype: torch.dtype) -> A
 
 
 def meta_updated(speed: str, device: str, dtype: torch.dtype, updates: int = 2, **changes: Any) -> Any:
-    """The rule after some meta-updates."""
-    name = str(dtype).removeprefix("torch.")
+    """By how much some meta-updates change the rule."""
+    name, optimizer = str(dtype).removeprefix("torch."), AdamConfig(eps=EPSILON)
     config = dataclasses.replace(config_of(2, 2, device, speed), dtype=name, num_envs=8, batch_size=8, **changes)
-    session = DiscoverySession(config)
+    session = DiscoverySession(dataclasses.replace(config, agent_optimizer=optimizer))
     torch.set_float32_matmul_precision("highest")  # a session asks for TF32
+    before = {name: param.clone() for name, param in session.rule_params.items()}
     for _ in range(updates):
         session.advance()
-    return session.rule_params
+    return {name: param - before[name] for name, param in session.rule_params.items()}
 
 
 def hiddens(fast: bool, device: str, dtype: torch.dtype) -> Any:
@@ -119,16 +124,17 @@ def main() -> None:
         for name, compute in comparisons(args.device, dtype).items():
             if args.only not in name:
                 continue
+            allowed = tolerance * (LOOSER if "meta-updates" in name else 1)
             plain = compute("plain")
             for speed in speeds[1:]:
                 with warnings.catch_warnings(record=True) as notices:
                     warnings.simplefilter("always")
                     error = difference(compute(speed), plain)
                 skipped = [str(notice.message) for notice in notices if "it runs without" in str(notice.message)]
-                passed = error <= tolerance and not skipped
+                passed = error <= allowed and not skipped
                 failures += not passed
-                verdict = "ok" if passed else "FAILED" if error > tolerance else f"FELL BACK: {skipped[0]}"
-                cells = [name, str(dtype).removeprefix("torch."), speed, f"{error:.1e}", f"{tolerance:.0e}", verdict]
+                verdict = "ok" if passed else "FAILED" if error > allowed else f"FELL BACK: {skipped[0]}"
+                cells = [name, str(dtype).removeprefix("torch."), speed, f"{error:.1e}", f"{allowed:.0e}", verdict]
                 print_row(cells, WIDTHS)
     sys.exit(1 if failures else 0)
 

@@ -23,6 +23,9 @@ from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map, tree_stack
 
+FEW_UPDATES = 4
+"""For so many updates in a meta-update it does not pay to record, and compile, one that computes no logs."""
+
 
 class Group:
     """The agents of one group that this process has.
@@ -70,7 +73,7 @@ class Group:
         # Parts of a meta-update, which is captured as a whole: compiled as one it would be too long.
         part = Speed(speed.trace, speed.compile)
         self._update = Recorded(self.update_agents, part, "the agents' update")
-        # Logs are wanted of the last update alone; of an inner one they would be a thirtieth of the time.
+        # Logs are wanted of the last update alone; they are a sixth of what an update of many agents reads and writes.
         self._update_silently = Recorded(lambda *args: self.update_agents(*args)[:-1], part, "the agents' inner update")
         self._learn_values = Recorded(self.update_values, part, "the value functions' update")
         self._judge = Recorded(self.judge, part, "the meta-loss")
@@ -328,7 +331,8 @@ class Group:
                 rings = self.rings.add(rings, batch)
                 batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
-            update = self._update if n + 1 == config.updates_per_meta_update else self._update_silently
+            silently = config.updates_per_meta_update > max(FEW_UPDATES, n + 1)
+            update = self._update_silently if silently else self._update
             after, gains, logits, *agent_logs = in_order(update(eta, learners, batch, rates))
             # No agent waits for values: they are wanted when it is judged.
             values, value_logs = aside(lambda *args: in_order(self._learn_values(*args)), values, batch, logits)

@@ -29,7 +29,7 @@ COMPILER_OPTIONS: dict[str, Any] = {
     "shape_padding": False,  # products are of aligned rows already, see `layers.linear_each`
     "graph_partition": False,  # for graphs that are captured in parts
     "pick_loop_orders": False,  # a transposed weight among many inputs must not decide how results lie in memory
-    "triton.autotune_pointwise": False,  # it gains 1%, 4% of the smallest work, and takes 10 s of the first start
+    "triton.autotune_pointwise": False,  # it gains 1%, 4% for few agents, and takes 10 s of the first start
 }
 
 CHOICES = "disco_torch: 2"
@@ -98,11 +98,19 @@ class Plan:
                 torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in self.like
             ]
         # As an option, choices are part of the cache's key; but it holds for a process's first compilation alone.
-        name = "inductor_choices_class"
-        named = {name: partial(Choices, CHOICES)} if name in torch._inductor.list_options() else {}
+        options, tag, caching = dict(self.options), "", torch.compiler.config
+        if "inductor_choices_class" in torch._inductor.list_options():
+            options["inductor_choices_class"] = partial(Choices, CHOICES)
+        else:  # before PyTorch 2.10; what the compiler has timed is not found again then
+            tag = f" {CHOICES}"
         # Parameters may be part of the graph; no derivative of it is wanted.
-        with torch.no_grad(), tracing(TracingContext(mode)), V.set_choices_handler(Choices(CHOICES)):
-            return torch._inductor.compile(self.module, like, self.options | named)
+        with (
+            torch.no_grad(),
+            tracing(TracingContext(mode)),
+            V.set_choices_handler(Choices(CHOICES)),
+            caching.patch("cache_key_tag", caching.cache_key_tag + tag) if tag else contextlib.nullcontext(),  # type: ignore[attr-defined]
+        ):
+            return torch._inductor.compile(self.module, like, options)
 
     def carry_out(self, tensors: list[Tensor]) -> Callable[..., Any]:
         """Compiles, unless that was done before; and runs it with these: some failures show only then."""

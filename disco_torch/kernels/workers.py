@@ -100,8 +100,9 @@ class Workshop:
 
     def finish(self) -> None:
         """Takes over what is ready as it becomes ready."""
-        import torch._inductor.compile_fx  # noqa: F401  it takes seconds, in which the processes work
-
+        if self._parts:
+            with contextlib.suppress(Exception):  # it takes seconds, in which the processes work; parts say if it fails
+                import torch._inductor.compile_fx  # noqa: F401
         waiting = list(self._parts)
         deadline = time.monotonic() + PATIENCE
         while waiting:
@@ -112,13 +113,13 @@ class Workshop:
             time.sleep(0.02)
 
     def _is_done(self, plan: Path | None) -> bool:
-        return plan is None or self._workers is None or self._workers.is_done(plan)
+        return self._workers is None or plan is None or self._workers.is_done(plan)
 
     def close(self) -> None:
-        for part, _ in self._parts:
-            part.give_up(RuntimeError("interrupted"))
         if self._workers is not None:
             self._workers.stop()
+        for part, _ in self._parts:
+            part.give_up(RuntimeError("interrupted"))
 
 
 _open: list[Workshop] = []
@@ -174,7 +175,7 @@ def mark_of(plan: Plan) -> Path:
     numbers = {name: (constant.dtype, constant.device, constant.tolist()) for name, constant in constants.items()}
     devices = {device for *_, device in plan.like if device.type == "cuda"}
     gpus = sorted(torch.cuda.get_device_name(device) for device in devices)
-    tag = (torch.__version__, CHOICES, torch.compiler.config.cache_key_tag, gpus, products())
+    tag = (torch.__version__, CHOICES, getattr(torch.compiler.config, "cache_key_tag", ""), gpus, products())
     text = repr((tag, nodes, numbers, plan.like, plan.options))
     return Path(cache_dir()) / "disco-torch" / hashlib.sha256(text.encode()).hexdigest()
 
@@ -202,14 +203,15 @@ def cores() -> int:
 
 
 class Workers:
-    """A process that imports the compiler once, finding modules where this one does, and becomes another for each plan."""
+    """A process that imports the compiler once, finding modules where this one does, and forks for each plan."""
 
     def __init__(self) -> None:
         # Of the compiler's algebra of indices more is remembered than a thousand results: a fourteenth of its time.
         defaults = {"TORCHINDUCTOR_COMPILE_THREADS": str(max(1, cores() // 4)), "SYMPY_CACHE_SIZE": "100000"}
         environment = defaults | dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-        environment["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # if the first asked a GPU itself, the others could not use it
+        # Had the first asked a GPU itself, the others could not use it; where NVML is missing, parts are compiled here.
+        environment |= {"PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_WARM_POOL": "0"}
         command = [sys.executable, "-P", "-c", f"from {__name__} import main; main()"]
         pipe, nothing = subprocess.PIPE, subprocess.DEVNULL
         # A session of its own: Ctrl-C is for the run, which may have to save.
@@ -225,7 +227,7 @@ class Workers:
             pickle.dump((torch.get_num_threads(), products(), written(plan.module), plan.like, plan.options), file)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has failed already
-            self._process.stdin.write(f"{file.name}\n".encode())
+            self._process.stdin.write(os.fsencode(file.name) + b"\n")
             self._process.stdin.flush()
         return self._plans[-1]
 
@@ -298,17 +300,24 @@ def main() -> None:
 
     gc.disable()
     signal.signal(signal.SIGCHLD, tidy)
-    for line in sys.stdin:
-        plan = Path(line.rstrip("\n"))
+    for line in sys.stdin.buffer:
+        plan = Path(os.fsdecode(line.rstrip(b"\n")))
         process = os.fork()
         if process == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # plans are for the first alone
             try:
                 carry_out(plan)
             finally:  # not by `exit`, which would wait for the compiler's own processes, for seconds
                 os._exit(0)
         plans[process] = plan
         tidy()  # it may have ended before it was known
+    # The run is gone; what was begun is of use to the next.
+    deadline = time.monotonic() + PATIENCE
+    while plans and time.monotonic() < deadline:
+        time.sleep(0.1)
+    if plans:
+        os.killpg(0, signal.SIGKILL)
 
 
 def carry_out(file: Path) -> None:

@@ -14,6 +14,7 @@ from small_groups import CATCH, CHAIN, REPLAY, SLIDING, Watched, assert_close, a
 
 from disco_torch import AdamConfig
 from disco_torch.discovery import DiscoverySession, World
+from disco_torch.discovery import group as group_module
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
 from disco_torch.discovery.records import GroupGradient
 from disco_torch.optim import adam_init, adam_update, apply_updates, flat
@@ -281,6 +282,17 @@ def test_a_traced_session_is_the_plain_one_and_goes_on_to_the_last_bit() -> None
     session.load_state_dict(state)
     session.advance()
     assert_same(stored(session), after)
+
+
+def test_updates_without_logs_are_the_same_updates(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tiny_config(CATCH, speed="traced", window=2, rollout_length=2, valid_length=2)
+    quiet, loud = DiscoverySession(config), DiscoverySession(config)
+    loud.advance()
+    monkeypatch.setattr(group_module, "FEW_UPDATES", 0)
+    quiet.advance()
+    assert [len(each.groups[0]._update_silently._recordings) for each in (quiet, loud)] == [1, 0]
+    assert_same(stored(quiet), stored(loud))
+    assert quiet.read_metrics() == loud.read_metrics()
 
 
 def test_a_way_back_in_halves_is_the_whole_one() -> None:
