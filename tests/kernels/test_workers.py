@@ -336,24 +336,28 @@ def test_with_few_cores_compilations_are_one_after_the_other(monkeypatch: pytest
     assert not idle.made
 
 
-def test_choices_are_part_of_the_compilers_key_and_nothing_else_is_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by_option", [True, False], ids=["as an option", "before there was one"])
+def test_choices_are_part_of_the_compilers_key(by_option: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.config as settings
 
-    if "inductor_choices_class" not in torch._inductor.list_options():
-        pytest.skip("before PyTorch 2.10 they are part of the key in another way")
-    keys, tag = [], torch.compiler.config.cache_key_tag
+    options = torch._inductor.list_options()
+    if by_option and "inductor_choices_class" not in options:
+        pytest.skip("came with PyTorch 2.10")
+    keys, before = [], torch.compiler.config.cache_key_tag
 
     def compiled(module: Any, like: Any, options: dict[str, Any]) -> None:
-        assert torch.compiler.config.cache_key_tag == tag  # its processes, which keep what was timed, know only that
+        tag = torch.compiler.config.cache_key_tag
+        assert tag == before or not by_option  # what was timed is kept by processes that know of no other
         with settings.patch(options):
-            keys.append(pickle.dumps(settings.save_config_portable()))
+            keys.append((tag, pickle.dumps(settings.save_config_portable())))
 
     monkeypatch.setattr(torch._inductor, "compile", compiled)
+    monkeypatch.setattr(torch._inductor, "list_options", lambda: options if by_option else [])
     plan = Plan.of(traced(parted, [draw(3, 4)]), [draw(3, 4)], 0)
     for name in ("first", "first", "second"):
         monkeypatch.setattr(fusing, "CHOICES", name)
         plan.compile()
-    assert keys[0] == keys[1] != keys[2]
+    assert keys[0] == keys[1] != keys[2] and torch.compiler.config.cache_key_tag == before
 
 
 @pytest.mark.slow
