@@ -98,18 +98,9 @@ class Plan:
                 torch.empty_strided(*sizes, dtype=dtype, device=device) for *sizes, dtype, device in self.like
             ]
         # As an option, choices are part of the cache's key; but it holds for a process's first compilation alone.
-        options, tag, caching = dict(self.options), "", torch.compiler.config
-        if "inductor_choices_class" in torch._inductor.list_options():
-            options["inductor_choices_class"] = partial(Choices, CHOICES)
-        else:  # before PyTorch 2.10; what the compiler has timed is not found again then
-            tag = f" {CHOICES}"
+        options = self.options | {"inductor_choices_class": partial(Choices, CHOICES)}
         # Parameters may be part of the graph; no derivative of it is wanted.
-        with (
-            torch.no_grad(),
-            tracing(TracingContext(mode)),
-            V.set_choices_handler(Choices(CHOICES)),
-            caching.patch("cache_key_tag", caching.cache_key_tag + tag) if tag else contextlib.nullcontext(),  # type: ignore[attr-defined]
-        ):
+        with torch.no_grad(), tracing(TracingContext(mode)), V.set_choices_handler(Choices(CHOICES)):
             return torch._inductor.compile(self.module, like, options)
 
     def carry_out(self, tensors: list[Tensor]) -> Callable[..., Any]:

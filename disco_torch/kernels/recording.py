@@ -28,7 +28,7 @@ from torch.utils import _pytree as pytree
 
 from disco_torch.kernels.fusing import join_relus, uncollected
 from disco_torch.kernels.simplifying import simplify
-from disco_torch.kernels.workers import compiled, together
+from disco_torch.kernels.workshop import compiled, together
 from disco_torch.types import TREE_FIELDS
 
 WARM_UPS = 2

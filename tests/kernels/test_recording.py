@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -304,5 +305,17 @@ def test_garbage_is_collected_afterwards_as_before(on: bool) -> None:
         with pytest.raises(ZeroDivisionError):
             Recorded(lambda x: x / (1 // 0), TRACED)(draw(2))
         assert gc.isenabled() == on
+    finally:
+        gc.enable()
+
+
+def test_looking_at_arguments_keeps_none_of_them() -> None:
+    gc.disable()
+    try:
+        tensor = draw(3)
+        outlined(({"a": [tensor]}, 1))
+        gone = weakref.ref(tensor)
+        del tensor
+        assert gone() is None
     finally:
         gc.enable()
