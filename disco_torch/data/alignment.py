@@ -39,6 +39,7 @@ from disco_torch.checks import (
 )
 from disco_torch.types import (
     AgentOutput,
+    LearningOutputs,
     Rollout,
     UpdateRuleInputs,
     ValueOuts,
@@ -47,23 +48,22 @@ from disco_torch.types import (
 
 
 def rule_inputs(
-    rollout: Rollout,
-    agent_out: AgentOutput,
-    value_out: ValueOuts | None = None,
-    taken_out: AgentOutput | None = None,
+    rollout: Rollout, agent_out: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None
 ) -> UpdateRuleInputs:
     """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
+    learning = agent_out if isinstance(agent_out, LearningOutputs) else LearningOutputs(agent_out)
     return UpdateRuleInputs(
         observations=rollout.observations,
         actions=rollout.actions,
         rewards=rollout.rewards[1:],
         is_terminal=rollout.discounts[1:] == 0,
-        agent_out=agent_out,
+        agent_out=learning.outputs,
         behaviour_agent_out={"logits": rollout.behaviour_logits},
         value_out=value_out,
         is_truncated=None if rollout.truncations is None else rollout.truncations[1:],
         resets=memory_resets(rollout),
-        taken_out=taken_out,
+        taken_out=learning.taken,
+        agent_summary=learning.summary,
     )
 
 
