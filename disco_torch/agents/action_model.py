@@ -8,9 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
-from disco_torch.kernels import passes_gpu
+from disco_torch.kernels import action_hiddens, is_wrapped
 from disco_torch.layers import LSTM, MLP, Affine, Linear, linear_each, lstm_gates, mlp_each
 from disco_torch.types import AgentOutput
 
@@ -59,12 +58,11 @@ class ActionModel(nn.Module):
         rows = self._action_gates()
         together = max(1, ROWS // rows.shape[0])
         states = math.prod(cell.shape[:-1])
-        wrapped = is_functorch_wrapped_tensor(cell) or is_functorch_wrapped_tensor(rows)
-        if torch.is_grad_enabled() or cell.device.type != "cpu" or wrapped or states <= together:
-            return self._of_all(cell, recurrent, rows, reads)
+        if torch.is_grad_enabled() or cell.device.type != "cpu" or is_wrapped(cell, rows) or states <= together:
+            return self._read(action_hiddens(cell, recurrent, rows), reads)
         # A few states at a time: what lies between root and outputs is many times as large as both.
         pairs = zip(cell.flatten(0, -2).split(together), recurrent.flatten(0, -2).split(together), strict=True)
-        parts = [self._of_all(*pair, rows, reads) for pair in pairs]
+        parts = [self._read(action_hiddens(*pair, rows), reads) for pair in pairs]
         return {name: torch.cat([part[name] for part in parts]).unflatten(0, cell.shape[:-1]) for name in parts[0]}
 
     def _action_gates(self, actions: Tensor | None = None) -> Tensor:
@@ -78,17 +76,6 @@ class ActionModel(nn.Module):
         # On a GPU no product, which might be rounded; contiguous, since all rows of a batch read it.
         rows = weight.t().contiguous()
         return rows if actions is None else nn.functional.embedding(actions, rows)
-
-    def _of_all(self, cell: Tensor, recurrent: Tensor, rows: Tensor, reads: Reads | None) -> AgentOutput:
-        if passes_gpu.serves(cell, recurrent, rows):
-            flat = torch.ops.disco_torch.action_hiddens(cell.flatten(0, -2), recurrent.flatten(0, -2), rows)
-            return self._read(flat.unflatten(0, cell.shape[:-1]), reads)
-        # Gate by gate: the sum of them all would be the largest tensor of the model.
-        parts = zip(recurrent.unsqueeze(-2).chunk(4, dim=-1), rows.chunk(4, dim=-1), strict=True)
-        i, g, f, o = (part + row for part, row in parts)  # [..., A, H] each, see `lstm_gates`
-        cells = torch.sigmoid(f + 1.0) * cell.unsqueeze(-2) + torch.sigmoid(i) * torch.tanh(g)
-        # Broadcasting may have left another order of memory, which would make each head a batch of small products.
-        return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous(), reads)
 
     def _read(self, hidden: Tensor, reads: Reads | None) -> AgentOutput:
         heads: Any = self.heads
