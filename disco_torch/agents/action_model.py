@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
-from disco_torch.kernels import passes_gpu
+from disco_torch.kernels import action_hiddens, is_wrapped
 from disco_torch.layers import LSTM, MLP, Affine, Linear, linear_each, lstm_gates, mlp_each
 from disco_torch.types import ActionSummary, AgentOutput, Summarizer, map_trees
 
@@ -84,11 +83,11 @@ class ActionModel(nn.Module):
         rows = self._action_gates()
         together = max(1, ROWS // rows.shape[0])
         states = math.prod(root.cell.shape[:-1])
-        batched = is_functorch_wrapped_tensor(root.cell) or is_functorch_wrapped_tensor(rows)
-        if torch.is_grad_enabled() or root.cell.device.type != "cpu" or batched or states <= together:
-            return read(self._hiddens(root, rows))
+        whole = torch.is_grad_enabled() or root.cell.device.type != "cpu" or is_wrapped(root.cell, rows)
+        if whole or states <= together:
+            return read(action_hiddens(*root, rows))
         chunks = zip(root.cell.flatten(0, -2).split(together), root.gates.flatten(0, -2).split(together), strict=True)
-        parts = [read(self._hiddens(Root(*chunk), rows)) for chunk in chunks]
+        parts = [read(action_hiddens(*chunk, rows)) for chunk in chunks]
         return map_trees(lambda *each: torch.cat(each).unflatten(0, root.cell.shape[:-1]), *parts)
 
     def _action_gates(self, actions: Tensor | None = None) -> Tensor:
@@ -102,19 +101,6 @@ class ActionModel(nn.Module):
         # On a GPU no matmul, which might be rounded to TF32; contiguous, since all rows of a batch read it.
         rows = weight.t().contiguous()
         return rows if actions is None else nn.functional.embedding(actions, rows)
-
-    def _hiddens(self, root: Root, rows: Tensor) -> Tensor:
-        """Hidden states of all actions, [..., A, H], from a root state and the actions' gates, [A, 4H]."""
-        cell, gates = root.cell, root.gates
-        if passes_gpu.serves(cell, gates, rows):
-            flat = torch.ops.disco_torch.action_hiddens(cell.flatten(0, -2), gates.flatten(0, -2), rows)
-            return flat.unflatten(0, cell.shape[:-1])
-        # Gate by gate: the sum of them all would be the largest tensor of the model.
-        parts = zip(gates.unsqueeze(-2).chunk(4, dim=-1), rows.chunk(4, dim=-1), strict=True)
-        i, g, f, o = (part + row for part, row in parts)  # [..., A, H] each, see `lstm_gates`
-        cells = torch.sigmoid(f + 1.0) * cell.unsqueeze(-2) + torch.sigmoid(i) * torch.tanh(g)
-        # Contiguous: broadcasting may leave another memory order, which would make each head a batch of small matmuls.
-        return (torch.sigmoid(o) * torch.tanh(cells)).contiguous()
 
     def _heads(self, hidden: Tensor, names: Sequence[str] | None = None) -> AgentOutput:
         heads: Any = self.heads
