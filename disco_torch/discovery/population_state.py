@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from disco_torch.discovery.group import Group
-from disco_torch.discovery.records import Record
+from disco_torch.discovery.group_state import WindowUpdate
+from disco_torch.discovery.population import Population
 from disco_torch.discovery.rings import RingState
 from disco_torch.types import Params
 
@@ -18,16 +18,16 @@ Plain = dict[str, Any]
 """Tensors on the CPU and plain values, which load without running any code."""
 
 
-def group_parts(group: Group, optimizers: Any) -> Any:
+def group_parts(group: Population, optimizers: Any) -> Any:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     state = group.state
     rings = None if state.rings is None else (state.rings.rings, state.rings.sizes)
-    records = [(r.passage, r.rollout, r.goes_on) for r in state.window]
-    values = None if group.lanes else state.values
+    records = [(update.saved, update.rollout, update.alive) for update in state.window]
+    values = None if group.shared_value_groups else state.values
     return state.learners, values, state.acting.returns, rings, records, optimizers
 
 
-def save_group(group: Group, optimizers: Any) -> Plain:
+def save_group(group: Population, optimizers: Any) -> Plain:
     """This process's share of a group."""
     if not group.num_agents:
         return {"ids": []}
@@ -39,10 +39,10 @@ def save_group(group: Group, optimizers: Any) -> Plain:
     return {
         "ids": list(group.habitats.ids),
         "agents": cpu_leaves(group_parts(group, optimizers)),
-        "shared_values": cpu_leaves(group.state.values) if group.lanes else [],
+        "shared_values": cpu_leaves(group.state.values) if group.shared_value_groups else [],
         "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
         "worlds": worlds,
-        "window": [cpu_leaves(record.eta) for record in group.state.window],
+        "window": [cpu_leaves(update.rule_params) for update in group.state.window],
         "position": 0 if group.state.rings is None else int(group.state.rings.next),
         "generator": group.generator.get_state(),
     }
@@ -82,23 +82,23 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
     return [value for _, value in pairs]
 
 
-def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_device: bool) -> Any:
+def load_group(group: Population, whole: Plain, optimizers: Any, eta: Params, same_device: bool) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
     if same_device:
         group.generator.set_state(whole["generator"])
     if not group.num_agents:
         return optimizers
     copies, rows, state = group.config.num_copies, torch.tensor(group.habitats.ids), group.state
-    blank = group.blank_record(eta)
-    state.window = [Record(fill(eta, leaves), blank.passage, blank.rollout, blank.goes_on) for leaves in whole["window"]]
+    blank = group.blank_update(eta)
+    state.window = [WindowUpdate(fill(eta, leaves), blank.saved, blank.rollout, blank.alive) for leaves in whole["window"]]
     parts = group_parts(group, optimizers)
     learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
     state.learners, state.acting.returns = learners, returns
-    state.values = fill(state.values, whole["shared_values"]) if group.lanes else values
+    state.values = fill(state.values, whole["shared_values"]) if group.shared_value_groups else values
     if state.rings is not None:
         state.rings = RingState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
-    for record, (passage, rollout, goes_on) in zip(state.window, records, strict=True):
-        record.passage, record.rollout, record.goes_on = passage, rollout, goes_on
+    for update, (saved, rollout, alive) in zip(state.window, records, strict=True):
+        update.saved, update.rollout, update.alive = saved, rollout, alive
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
     for i, habitat in enumerate(group.habitats.habitats):
         mine = torch.tensor(list(habitat.mine))

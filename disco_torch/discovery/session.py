@@ -15,11 +15,12 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.group import Group, along
+from disco_torch.discovery.group_state import GroupGradient, along
 from disco_torch.discovery.habitats import shares_of
+from disco_torch.discovery.logs import log_sums
+from disco_torch.discovery.population import Population
 from disco_torch.discovery.population_state import load_group, merge_groups, save_group
 from disco_torch.discovery.processes import World
-from disco_torch.discovery.records import GroupGradient
 from disco_torch.discovery.snapshots import load_start, save_snapshot
 from disco_torch.kernels import SPEEDS, keep_freed_memory
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
@@ -62,7 +63,8 @@ class DiscoverySession:
         for r in range(size):  # the same error in all of them
             if not any(mine for group in config.groups for mine in shares_of(group, r, size)):
                 raise ValueError(f"the population must have agents for each of the {size} processes, process {r} has none.")
-        self.groups = [Group(config, i, self.rule, self.device, SPEEDS[name], rank, size) for i in range(len(config.groups))]
+        speed, indices = SPEEDS[name], range(len(config.groups))
+        self.groups = [Population(config, i, self.rule, self.device, speed, rank, size) for i in indices]
         self.opt_states = self._init_optimizers(moments)
         self.counters = DiscoveryCounters(lives=config.num_agents)
         self._zero = torch.zeros((), dtype=dtype, device=self.device)
@@ -151,7 +153,7 @@ class DiscoverySession:
         """Adds up over this process's agents, on the device; nothing is read back before metrics are asked for."""
         sums: Logs = {"agents": mean.new_zeros(()), "nonfinite": mean.new_zeros(())}
         for group, gradient, ok in zip(self.groups, gradients, finite, strict=True):
-            for name, value in group.sums(gradient, ok).items():
+            for name, value in log_sums(group, gradient, ok).items():
                 sums[name] = sums.get(name, 0.0) + value
         norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": change}
         for name, value in (sums | {name: norm / self.world.size for name, norm in norms.items()}).items():

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from disco_torch.kernels.graphs import source_of
 from disco_torch.kernels.passes import enabled_passes, run_passes
+from disco_torch.kernels.private import source_of
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ from torch import fx
 
 import disco_torch
 from disco_torch.kernels import private
-from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wrapped, is_write, written_arguments
+from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wrapped, is_write, written_into
 
 PACKAGE = Path(disco_torch.__file__).parent
 TREES = "torch.utils._pytree"
@@ -107,4 +107,4 @@ def test_what_they_are_used_for() -> None:
     write = graph.call_function(torch.ops.aten.add_.Tensor, (view, a))
     assert [is_view(node) for node in (a, view, write)] == [False, True, False]
     assert [is_write(node) for node in (a, view, write)] == [False, False, True]
-    assert written_arguments(write) == [view]
+    assert written_into(graph) == {a, view, write}
