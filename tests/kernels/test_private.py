@@ -12,6 +12,7 @@ from torch import fx
 
 import disco_torch
 from disco_torch.kernels import private
+from disco_torch.kernels.compiling import GPU_OPTIONS
 from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wrapped, is_write, written_into
 
 PACKAGE = Path(disco_torch.__file__).parent
@@ -61,6 +62,13 @@ def test_this_version_of_pytorch_has_the_name(name: str) -> None:
                 f"PyTorch {torch.__version__} has no {name} (nothing of that name in {where}); see kernels/private.py"
             )
         found = getattr(found, part)
+
+
+@pytest.mark.parametrize("name", [*GPU_OPTIONS, "pattern_matcher"])
+def test_this_version_of_pytorch_has_the_compiler_option(name: str) -> None:
+    import torch._inductor
+
+    assert name in torch._inductor.list_options(), f"`torch.compile` of PyTorch {torch.__version__} has no option {name}"
 
 
 def test_all_names_that_the_file_uses_are_listed() -> None:
