@@ -214,3 +214,18 @@ class Rollout:
     behaviour_logits: Tensor
     truncations: Tensor | None = None
     first_state: Any = None
+
+
+def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
+    """The leaves of a tree and its structure."""
+    return pytree.tree_flatten(tree)
+
+
+def unflatten_tree(leaves: Iterable[Any], structure: Any) -> Any:
+    """The tree of a structure with the given leaves."""
+    return pytree.tree_unflatten(leaves, structure)
+
+
+def map_trees(fn: Callable[..., Any], *trees: Any) -> Any:
+    """Applies `fn` to the leaves of several trees of one structure."""
+    return pytree.tree_map(fn, *trees)

@@ -11,12 +11,11 @@ from torch.func import vmap
 from torch.utils import _pytree as pytree
 
 from disco_torch.agents import Agent
-from disco_torch.data import memory_resets
+from disco_torch.data import add_rollout, empty_replay, forget_agents, memory_resets, sample_rollout
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
-from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
+from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats, collect_population
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
-from disco_torch.discovery.rings import Rings, forget
 from disco_torch.kernels import Aside, Halves, Recorded, Speed, beside, one_ahead
 from disco_torch.kernels.lstm_gpu import leaves_room
 from disco_torch.rules import DiscoUpdateRule
@@ -108,12 +107,11 @@ class Group:
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
         joined = [pytree.tree_map(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
-        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=self.rates.dtype, device=self.device)
+        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
-        self.rings: Rings | None = None
-        if self.config.replay_capacity:
-            self.rings = Rings(self.config.replay_capacity, self.blank_rollout(self.config.num_envs))
-        return GroupState(learners, values, acting, None if self.rings is None else self.rings.empty(), [])
+        capacity = self.config.replay_capacity
+        rings = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
+        return GroupState(learners, values, acting, rings, [])
 
     def blank_rollout(self, batch: int) -> Rollout:
         """Zeros in the shapes of a rollout to learn from, [P, rows, batch, ...]."""
@@ -121,7 +119,8 @@ class Group:
         numbers = torch.zeros(rows, dtype=self.rates.dtype, device=self.device)
         observations = torch.zeros(*rows, self.habitats.observation_size, device=self.device)
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
-        return Rollout(observations, numbers.long(), numbers, numbers, logits)
+        truncations = numbers.bool() if self.habitats.truncates else None
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations)
 
     def blank_record(self, eta: Params) -> Record:
         """A record in its shapes, of an update that is made for this alone."""
@@ -195,7 +194,7 @@ class Group:
         if due:
             which = torch.tensor(due, device=self.device)
             if state.rings is not None:
-                state.rings = forget(state.rings, which)
+                state.rings = forget_agents(state.rings, which)
             for record in state.window:
                 assert record.goes_on is not None
                 record.goes_on = record.goes_on.index_fill(0, which, 0.0)
@@ -209,13 +208,7 @@ class Group:
     def _act_rows(
         self, params: Params, acting: ActingState, uniforms: Tensor, worlds: list[Tensor]
     ) -> tuple[ActingState, Rollout, EpisodeSums]:
-        rows, sums = [], []
-        for t in range(uniforms.shape[0]):
-            acting, row, ended = self._act(params, acting, uniforms[t], [world[t] for world in worlds])
-            rows.append(row)
-            sums.append(ended)
-        rollout = pytree.tree_map(lambda *xs: torch.stack(xs, dim=1), *rows)  # [P, rows, copies, ...]
-        return acting, rollout, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums)
+        return collect_population(lambda state, numbers: self._act(params, state, *numbers), acting, uniforms, worlds)
 
     def update_agents(
         self, eta: Params, learners: LearnerState, rollout: Rollout, rates: Tensor
@@ -327,9 +320,9 @@ class Group:
         aside = Aside()
         for n in range(config.updates_per_meta_update):
             batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
-            if self.rings is not None and rings is not None:
-                rings = self.rings.add(rings, batch)
-                batch = self.rings.sample(rings, draws.batches[n], config.num_fresh)
+            if rings is not None:
+                rings = add_rollout(rings, batch)
+                batch = sample_rollout(rings, draws.batches[n], config.num_fresh)
             # In one order of memory, as a checkpoint gives it back: the order decides how sums are rounded.
             silently = config.updates_per_meta_update > max(FEW_UPDATES, n + 1)
             update = self._update_silently if silently else self._update

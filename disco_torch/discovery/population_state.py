@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from disco_torch.data import ReplayState
 from disco_torch.discovery.group import Group
 from disco_torch.discovery.records import Record
-from disco_torch.discovery.rings import RingState
 from disco_torch.types import Params
 
 Plain = dict[str, Any]
@@ -21,7 +21,7 @@ Plain = dict[str, Any]
 def group_parts(group: Group, optimizers: Any) -> Any:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     state = group.state
-    rings = None if state.rings is None else (state.rings.rings, state.rings.sizes)
+    rings = None if state.rings is None else (state.rings.trajectories, state.rings.sizes)
     records = [(r.passage, r.rollout, r.goes_on) for r in state.window]
     values = None if group.lanes else state.values
     return state.learners, values, state.acting.returns, rings, records, optimizers
@@ -96,7 +96,7 @@ def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_de
     state.learners, state.acting.returns = learners, returns
     state.values = fill(state.values, whole["shared_values"]) if group.lanes else values
     if state.rings is not None:
-        state.rings = RingState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
+        state.rings = ReplayState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
     for record, (passage, rollout, goes_on) in zip(state.window, records, strict=True):
         record.passage, record.rollout, record.goes_on = passage, rollout, goes_on
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])

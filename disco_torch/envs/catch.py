@@ -8,7 +8,7 @@ from torch import Tensor
 
 from disco_torch.checks import check_positive
 from disco_torch.envs.base import EnvStep
-from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of, select_envs
 from disco_torch.types import tree_dataclass
 
 LEFT, STAY, RIGHT = range(3)
@@ -58,12 +58,9 @@ class Catch(PureEnvironment):
         ends = ball_row == self.rows - 1  # [B]
         caught = paddle_column == state.ball_column
         rewards = (2.0 * caught.float() - 1.0).masked_fill(~ends, 0.0)
-        fresh = self._new_games(uniforms)
-        state = CatchState(
-            ball_row=torch.where(ends, fresh.ball_row, ball_row),
-            ball_column=torch.where(ends, fresh.ball_column, state.ball_column),
-            paddle_column=torch.where(ends, fresh.paddle_column, paddle_column),
-        )
+        state = CatchState(ball_row, state.ball_column, paddle_column)
+        if self.autoreset:
+            state = select_envs(ends, self._new_games(uniforms), state)
         return state, row_of(self._boards(state), rewards, ends, is_first=ends)
 
     def render(self, state: CatchState | None = None) -> np.ndarray | None:

@@ -12,14 +12,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from disco_torch.checks import check_positive
 from disco_torch.envs.base import EnvStep
-from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
-from disco_torch.types import tree_dataclass
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of, select_envs
+from disco_torch.types import tree_dataclass, tree_map
 
-__all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_copies"]
+__all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_envs"]
 
 Split = Literal["train", "held-out"]
 """Levels to discover on, and levels kept apart to judge with; each family says what sets them apart."""
@@ -97,9 +96,10 @@ class LevelEnvironment(PureEnvironment):
         """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
         levels, steps = state.levels, self.step_draws
         episode, rewards, ends = self.advance(levels, state.episode, actions, uniforms[:, :steps])
-        # A new episode is begun in every copy, used or not: nothing depends on the data but the numbers.
-        fresh = self.begin(levels, uniforms[:, steps:])
-        state = LevelState(levels, select_copies(ends, fresh, episode))
+        if self.autoreset:
+            # A new episode is begun in every environment, used or not: nothing depends on the data but the numbers.
+            episode = select_envs(ends, self.begin(levels, uniforms[:, steps:]), episode)
+        state = LevelState(levels, episode)
         return state, row_of(self.observe(levels, state.episode), rewards, ends, is_first=ends)
 
     def _level_uniforms(self, generator: torch.Generator) -> Tensor:
@@ -114,13 +114,8 @@ class LevelEnvironment(PureEnvironment):
         """What copy 0 shows its agent, planes as colours and numbers as a row of cells; None without a state."""
         if state is None:
             return None
-        one = pytree.tree_map(lambda x: x[:1], state)
+        one = tree_map(lambda x: x[:1], state)
         return draw_planes(self.observe(one.levels, one.episode)[0].cpu().numpy())
-
-
-def select_copies(which: Tensor, a: Any, b: Any) -> Any:
-    """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
-    return pytree.tree_map(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def draw_planes(planes: np.ndarray, cell: int = 16) -> np.ndarray:

@@ -7,12 +7,16 @@ however the copies are split over processes.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from disco_torch.checks import check_actions, check_shape
 from disco_torch.envs.base import Environment, EnvStep, State
+from disco_torch.types import map_trees
+
+Tree = TypeVar("Tree")
 
 
 class PureEnvironment(Environment):
@@ -22,9 +26,12 @@ class PureEnvironment(Environment):
       level_draws: uniform numbers in [0, 1) that make a copy's level; 0 where all copies are alike.
       episode_draws: those that begin an episode.
       step_draws: those that a step takes besides.
+      autoreset: whether a step that ends an episode begins the next one. False leaves the last state, to draw it; such a
+        state cannot be stepped on.
     """
 
     saves_state = True
+    autoreset: bool = True
     level_draws: int = 0
     episode_draws: int
     step_draws: int = 0
@@ -68,6 +75,11 @@ def row_of(observations: Tensor, rewards: Tensor, ends: Tensor, is_first: Tensor
         is_first=is_first,
         episode_ends=ends,
     )
+
+
+def select_envs(which: Tensor, a: Tree, b: Tree) -> Tree:
+    """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
+    return map_trees(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def draw_integers(uniforms: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import disco_torch.envs.families
 from disco_torch.checks import checking
 from disco_torch.envs import FAMILIES, LevelEnvironment, LevelState, make_env
-from disco_torch.envs.levels import draw_integers, draw_planes, select_copies
+from disco_torch.envs.levels import draw_integers, draw_planes, select_envs
 
 families = pytest.mark.parametrize("name", sorted(FAMILIES))
 splits = pytest.mark.parametrize("split", ["train", "held-out"])
@@ -295,9 +295,9 @@ def test_integers_from_uniform_numbers():
     assert bounds.tolist() == [0, 7]
 
 
-def test_select_copies_of_trees():
+def test_select_envs_of_trees():
     a, b = (LevelState(torch.full((2, 3), x), {"t": torch.full((2,), x)}) for x in (1, 0))
-    chosen = select_copies(torch.tensor([True, False]), a, b)
+    chosen = select_envs(torch.tensor([True, False]), a, b)
     assert chosen.levels.tolist() == [[1] * 3, [0] * 3] and chosen.episode["t"].tolist() == [1, 0]
 
 

@@ -82,7 +82,7 @@ def test_the_seed_decides_the_episodes() -> None:
 def test_too_few_and_too_long() -> None:
     with pytest.raises(ValueError, match="`episodes` must be at least 1, got 0"):
         play(1.0, 0)
-    with pytest.raises(ValueError, match="episodes of lines did not end within 20 steps a copy; raise `max_steps`"):
+    with pytest.raises(ValueError, match="episodes of lines did not end within 20 steps in each environment; raise `max_steps`"):
         evaluate(Prefers(1.0), {}, Lines(1, ends=False), 1, max_steps=20)  # type: ignore[arg-type]
 
 

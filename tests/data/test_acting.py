@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from disco_torch import Agent, OutputSpec
 from disco_torch.data import ActorState, Collector, Episodes, collect, collect_rollout, init_actor
-from disco_torch.data.collection import as_tensor
+from disco_torch.data.module_acting import as_tensor
 from disco_torch.envs import Environment, EnvStep, make_env
 from disco_torch.kernels import Speed
 from disco_torch.types import Rollout, tree_dataclass
@@ -353,7 +353,7 @@ def test_bytes_stay_bytes() -> None:
         (lambda o, r, d: (o, r[:2], d), r"`step_fn` must return rewards of \[3\], got \[2\]"),
         (lambda o, r, d: (o, r[:, None], d), r"`step_fn` must return rewards of \[3\], got \[3, 1\]"),
         (lambda o, r, d: (o, r.sum(), d), r"`step_fn` must return rewards of \[3\], got \[\]"),
-        (lambda o, r, d: (o, r, d[:1]), r"`step_fn` must return dones of \[3\], got \[1\]; one entry a copy"),
+        (lambda o, r, d: (o, r, d[:1]), r"`step_fn` must return dones of \[3\], got \[1\]; one entry for each environment"),
     ],
 )
 def test_wrong_shapes_are_named(change: Any, message: str) -> None:
