@@ -192,12 +192,12 @@ def test_a_state_of_another_replay_is_refused() -> None:
     replay.add(numbered(0, 4))
     with pytest.raises(ValueError, match="`state` must hold at most 3 trajectories, the capacity, got 4; raise it"):
         ring(3).load_state_dict(replay.state_dict())
-    message = r"`observations` of `state` must be \[4, 4, 3\] of torch.float32, got \[4, 4, 2\] of torch.float32; use the same"
+    message = r"`observations` of `state` must be \[4, 4, 3\] of torch.float32, got \[4, 4, 2\] of torch.float32; use the"
     with pytest.raises(ValueError, match=message):
         ring(5, example=torch.zeros(3)).load_state_dict(replay.state_dict())
     with pytest.raises(ValueError, match=r"must be \[4, 4, 2\] of torch.uint8, got \[4, 4, 2\] of torch.float32"):
         ring(5, example=torch.zeros(2, dtype=torch.uint8)).load_state_dict(replay.state_dict())
-    names = r"`state` must hold the tensors \[.*'observations.image', .*\], got \[.*'observations', .*\]; use the same settings"
+    names = r"`state` must hold the tensors \[.*'observations.image', .*\], got \[.*'observations', .*\]; use the same"
     with pytest.raises(ValueError, match=names):
         ring(5, example={"image": torch.zeros(2)}).load_state_dict(replay.state_dict())
     old = {"stored": [], "next": 0, "size": 0, "cuts": False}

@@ -83,7 +83,8 @@ def test_a_step_adds_up_what_ended_with_it() -> None:
         before = acting.returns
         (uniforms, worlds) = group.habitats.draws(1, group.generator)
         step, shown = acting.steps[0], acting
-        acting, (row, sums) = group.habitats.act(group.agent, group.state.learners.params, shown, uniforms[0], [worlds[0][0]])
+        params = group.state.learners.params
+        acting, (row, sums) = group.habitats.act(group.agent, params, shown, uniforms[0], [worlds[0][0]])
         assert torch.equal(row.rewards.flatten(), step.rewards.double())
         assert torch.equal(row.discounts.flatten(), step.discounts.double())
         earned, ends = (x.double().unflatten(0, (2, 3)) for x in (acting.steps[0].rewards, acting.steps[0].episode_ends))

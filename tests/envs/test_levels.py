@@ -286,6 +286,30 @@ def test_a_step_is_captured_on_the_gpu(name):
     assert equal(pytree.tree_map(lambda x: x.cpu(), expected[0]), on_cpu)
 
 
+@families
+def test_last_states_can_be_seen_without_autoreset(name):
+    """Up to its end an episode is the same; then the last state is left, which can be drawn."""
+    env, last = family(name, 16), family(name, 16)
+    last.autoreset = False
+    generator = seeded(3)
+    state, _ = env.reset(generator)
+    ended = torch.zeros(16, dtype=torch.bool)
+    for _ in range(400):
+        actions = torch.randint(env.num_actions, (16,), generator=generator)
+        uniforms = torch.rand(16, env.step_draws + env.episode_draws, generator=generator)
+        (after, row), (left, shown) = (each.step_with(state, actions, uniforms) for each in (env, last))
+        check_row(last, shown, 16)
+        assert torch.equal(row.rewards, shown.rewards) and torch.equal(row.episode_ends, shown.episode_ends)
+        runs = ~row.episode_ends
+        assert torch.equal(row.observations[runs], shown.observations[runs])
+        assert last.render(left).ndim == 3
+        ended |= row.episode_ends & (row.observations != shown.observations).flatten(1).any(1)
+        state = after
+        if ended.all():
+            break
+    assert ended.all()
+
+
 def test_integers_from_uniform_numbers():
     low_to_high = draw_integers(torch.linspace(0, 0.999, 1000), 2, 5)
     assert torch.bincount(low_to_high).tolist() == [0, 0, 250, 250, 250, 250]
