@@ -176,9 +176,7 @@ class Habitats:
         ends = self.join([step.episode_ends for step in steps])
         returns = state.returns + rewards
         ended = torch.where(ends, returns, 0.0).sum(1).to(self.dtype)
-        sums = EpisodeSums(
-            ends.to(self.dtype).sum(1), ended, rewards.sum(1), (rewards > 0).sum(1), (rewards < 0).sum(1)
-        )
+        sums = EpisodeSums(ends.to(self.dtype).sum(1), ended, rewards.sum(1), (rewards > 0).sum(1), (rewards < 0).sum(1))
         return ActingState(next_worlds, steps, torch.where(ends, 0.0, returns)), (row, sums)
 
     def _row(self, steps: list[EnvStep], observations: Tensor, actions: Tensor, logits: Tensor) -> Rollout:

@@ -1,4 +1,4 @@
-"""Catch: a ball falls, a paddle on the last row moves below it. Every copy is a row of tensors, on any device."""
+"""Catch: a ball falls, a paddle on the last row moves below it. Every game is a row of tensors, on any device."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Catch(PureEnvironment):
         return state, row_of(self._boards(state), rewards, ends, is_first=ends)
 
     def render(self, state: CatchState | None = None) -> np.ndarray | None:
-        """The board of copy 0 as an image; None without a state."""
+        """The board of game 0 as an image; None without a state."""
         return None if state is None else draw_board(self._boards(state)[0].cpu().numpy())
 
     def _new_games(self, uniforms: Tensor) -> CatchState:

@@ -1,7 +1,7 @@
 """Environments whose step is a pure function of tensors: state, actions and uniform numbers in, state and row out.
 
 All randomness comes in as numbers, so that a step runs on any device, can be captured and batched, and gives the same games
-however the copies are split over processes.
+however the environments are split over processes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PureEnvironment(Environment):
     """An environment that implements `start` and `step_with`.
 
     Attributes:
-      level_draws: uniform numbers in [0, 1) that make a copy's level; 0 where all copies are alike.
+      level_draws: uniform numbers in [0, 1) that make an environment's level; 0 where all are alike.
       episode_draws: those that begin an episode.
-      step_draws: those that a step takes besides.
+      step_draws: those that a step takes in addition.
       autoreset: whether a step that ends an episode begins the next one. False leaves the last state, to draw it; such a
         state cannot be stepped on.
     """
@@ -38,7 +38,7 @@ class PureEnvironment(Environment):
 
     @abstractmethod
     def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[State, EnvStep]:
-        """Begins an episode in each copy, from uniform numbers [B, level_draws] and [B, episode_draws]."""
+        """Begins an episode in each environment, from uniform numbers [B, level_draws] and [B, episode_draws]."""
 
     @abstractmethod
     def step_with(self, state: State, actions: Tensor, uniforms: Tensor) -> tuple[State, EnvStep]:
@@ -48,7 +48,7 @@ class PureEnvironment(Environment):
         return self.start(self._level_uniforms(generator), self._uniforms(generator, self.episode_draws))
 
     def step(self, state: State, actions: Tensor, generator: torch.Generator) -> tuple[State, EnvStep]:
-        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
+        check_shape("actions", actions, (self.num_envs,), "it needs one action for each environment")
         check_actions("actions", actions, self.num_actions)
         return self.step_with(state, actions, self._uniforms(generator, self.step_draws + self.episode_draws))
 

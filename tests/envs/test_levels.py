@@ -327,7 +327,9 @@ def test_select_envs_of_trees():
 
 @families
 def test_errors(name):
-    with pytest.raises(ValueError, match=r"`num_envs` must be greater than 0, got 0; it is the number of copies"):
+    with pytest.raises(
+        ValueError, match=r"`num_envs` must be greater than 0, got 0; it is the number of parallel environments"
+    ):
         make_env(name, 0)
     with pytest.raises(ValueError, match=r"`split` must be 'train' or 'held-out', got 'test'"):
         make_env(name, 1, split="test")
@@ -335,7 +337,7 @@ def test_errors(name):
         make_env(name, 1, colour=3)
     env = make_env(name, 2)
     state, _ = env.reset(seeded())
-    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each copy"):
+    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each environment"):
         env.step(state, torch.zeros(3, dtype=torch.long), seeded())
     with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. \d, got 9 at \[1\]"), checking():
         env.step(state, torch.tensor([0, 9]), seeded())
