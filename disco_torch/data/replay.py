@@ -23,13 +23,13 @@ from disco_torch.types import Observations, Rollout, flatten_tree, tree_dataclas
 
 @tree_dataclass
 class ReplayState:
-    """The rings of `P` agents. All add at the same time, so they share one position.
+    """The rings of `P` agents, or of one: then all is without the dimension `P`.
 
     Attributes:
       trajectories: [P, capacity, rows, ...] leaves, those of `first_state` [P, capacity, ...].
       sizes: [P], how many of the newest trajectories are the agent's own: a new agent must not learn from the experience of
         the one whose place it took.
-      next: [], the place that is written next.
+      next: [], the place that is written next, in all rings: agents add at the same time.
     """
 
     trajectories: Rollout
@@ -38,28 +38,40 @@ class ReplayState:
 
 
 def empty_replay(capacity: int, example: Rollout) -> ReplayState:
-    """Rings of `capacity` trajectories such as those of a rollout with [P, rows, B, ...] leaves."""
-    like = _compact(example)
-    memory, like = like.first_state, dataclasses.replace(like, first_state=None)
-    agents, rows = like.rewards.shape[:2]
-    one = sum(x[:, :, 0].nbytes for x in _tensors(like)) + sum(x[:, 0].nbytes for x in _tensors(memory))
-    check_fits(capacity, capacity * one, like.rewards.device)
-    rings = tree_map(lambda x: x.new_zeros(agents, capacity, rows, *x.shape[3:]), like)
-    rings.first_state = tree_map(lambda x: x.new_zeros(agents, capacity, *x.shape[2:]), memory)
+    """Rings of `capacity` trajectories such as those of a rollout with [P, rows, B, ...] leaves, or [rows, B, ...]."""
+    agents = example.rewards.shape[:-2]  # () or (P,)
+    like, memory = _compact(example), example.first_state
+    like.first_state = None
+    lead = len(agents)
+
+    def ring(x: Tensor) -> Tensor:
+        return x.new_zeros(*agents, capacity, x.shape[lead], *x.shape[lead + 2 :])
+
+    def memory_ring(x: Tensor) -> Tensor:
+        return x.new_zeros(*agents, capacity, *x.shape[lead + 1 :])
+
+    batch = example.rewards.shape[-1]
+    check_fits(capacity, capacity * sum(x.nbytes // batch for x in _tensors((like, memory))), like.rewards.device)
+    rings = tree_map(ring, like)
+    rings.first_state = tree_map(memory_ring, memory)
     sizes = torch.zeros(agents, dtype=torch.long, device=like.rewards.device)
-    return ReplayState(rings, sizes, torch.zeros_like(sizes[0]))
+    return ReplayState(rings, sizes, sizes.new_zeros(()))
 
 
 def add_rollout(state: ReplayState, rollout: Rollout) -> ReplayState:
     """Stores each entry of a [P, rows, B] rollout as a trajectory, over the oldest ones; writes into the given rings."""
-    capacity, batch = state.trajectories.rewards.shape[1], rollout.rewards.shape[2]
+    rings, new = state.trajectories, _compact(rollout)
+    capacity, batch = rings.rewards.shape[-2], new.rewards.shape[-1]
     slots = (state.next + torch.arange(batch, device=state.next.device)) % capacity
-    places, rows = _places(state, slots.expand(len(state.sizes), -1))
-    new, rings = _compact(rollout), state.trajectories
-    for ring, x in zip(_tensors(rings.first_state), _tensors(new.first_state), strict=True):
-        ring.flatten(0, 1).index_copy_(0, places.flatten(), x.flatten(0, 1).to(ring.device, ring.dtype))
-    for ring, x in zip(_tensors(_of_rows(rings)), _tensors(_of_rows(new)), strict=True):
-        ring.flatten(0, 2).index_copy_(0, rows.flatten(), x.flatten(0, 2).to(ring.device, ring.dtype))
+    places, rows = _places(rings, slots.expand(*state.sizes.shape, -1))
+
+    def put(rings: Any, new: Any, where: Tensor) -> None:
+        last = where.ndim - 1
+        for ring, x in zip(_tensors(rings), _tensors(new), strict=True):
+            ring.flatten(0, last).index_copy_(0, where.flatten(), x.flatten(0, last).to(ring.device, ring.dtype))
+
+    put(rings.first_state, new.first_state, places)
+    put(_of_rows(rings), _of_rows(new), rows)
     return ReplayState(rings, (state.sizes + batch).clamp(max=capacity), (state.next + batch) % capacity)
 
 
@@ -71,19 +83,20 @@ def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> 
     Returns:
       A rollout of [P, rows, num_fresh + n, ...].
     """
-    sizes = state.sizes.clamp(min=1).unsqueeze(1)  # [P, 1]
+    rings, sizes = state.trajectories, state.sizes.clamp(min=1).unsqueeze(-1)  # [P, 1]
     # How far back, 0 is the newest; a product may round up to the size itself.
-    drawn = torch.minimum((uniforms * sizes).long(), sizes - 1)
-    newest = torch.arange(num_fresh, device=drawn.device) % sizes  # [P, num_fresh]
-    slots = (state.next - 1 - torch.cat([newest, drawn], dim=1)) % state.trajectories.rewards.shape[1]
-    places, rows = _places(state, slots)
+    back = torch.minimum((uniforms * sizes).long(), sizes - 1)
+    if num_fresh:
+        back = torch.cat([torch.arange(num_fresh, device=back.device) % sizes, back], dim=-1)
+    places, rows = _places(rings, (state.next - 1 - back) % rings.rewards.shape[-2])
 
-    def taken(ring: Tensor, where: Tensor) -> Tensor:
-        return ring.flatten(0, where.ndim - 1).index_select(0, where.flatten()).unflatten(0, where.shape)
+    def take(rings: Any, where: Tensor) -> Any:
+        last, flat = where.ndim - 1, where.flatten()
+        return tree_map(lambda ring: ring.flatten(0, last).index_select(0, flat).unflatten(0, where.shape), rings)
 
-    rollout: Rollout = tree_map(lambda ring: taken(ring, rows), _of_rows(state.trajectories))
+    rollout: Rollout = take(_of_rows(rings), rows)
     rollout.actions, rollout.discounts = rollout.actions.long(), rollout.discounts.to(rollout.rewards.dtype)
-    rollout.first_state = tree_map(lambda ring: taken(ring, places), state.trajectories.first_state)
+    rollout.first_state = take(rings.first_state, places)
     return rollout
 
 
@@ -92,12 +105,13 @@ def forget_agents(state: ReplayState, agents: Tensor) -> ReplayState:
     return ReplayState(state.trajectories, state.sizes.index_fill(0, agents, 0), state.next)
 
 
-def _places(state: ReplayState, slots: Tensor) -> tuple[Tensor, Tensor]:
+def _places(rings: Rollout, slots: Tensor) -> tuple[Tensor, Tensor]:
     """Of slots [P, n] in each ring: places of the trajectories in all rings, [P, n], and of their rows, [P, rows, n]."""
-    agents, capacity, rows = state.trajectories.rewards.shape
-    firsts = torch.arange(0, agents * capacity, capacity, device=slots.device)
-    places = firsts.unsqueeze(1) + slots
-    return places, places.unsqueeze(1) * rows + torch.arange(rows, device=slots.device).unsqueeze(1)
+    capacity, rows = rings.rewards.shape[-2:]
+    if slots.ndim == 2:
+        firsts = torch.arange(0, slots.shape[0] * capacity, capacity, device=slots.device)
+        slots = slots + firsts.unsqueeze(1)
+    return slots, (slots * rows).unsqueeze(-2) + torch.arange(rows, device=slots.device).unsqueeze(1)
 
 
 def _compact(rollout: Rollout) -> Rollout:
@@ -107,11 +121,19 @@ def _compact(rollout: Rollout) -> Rollout:
 
 def _of_rows(rollout: Rollout) -> Rollout:
     """A rollout without what it has once for each trajectory."""
-    return dataclasses.replace(rollout, first_state=None)
+    return rollout if rollout.first_state is None else dataclasses.replace(rollout, first_state=None)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in flatten_tree(tree)[0] if isinstance(leaf, Tensor)]
+    return [] if tree is None else [leaf for leaf in flatten_tree(tree)[0] if isinstance(leaf, Tensor)]
+
+
+LEADING = {"observations": 2, "first_state": 1}
+"""Dimensions before those of one entry, in the parts of a rollout whose shapes are the caller's."""
+
+
+def _shapes(tree: Any, lead: int) -> list[tuple[int, ...]]:
+    return [tuple(x.shape[lead:]) for x in _tensors(tree)]
 
 
 class Replay:
@@ -142,7 +164,7 @@ class Replay:
         self.bytes_per_step = observation_bytes + 4 * num_actions + 10
 
         def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(1, rows, 1, *shape, dtype=dtype, device=self.device)
+            return torch.zeros(rows, 1, *shape, dtype=dtype, device=self.device)
 
         example = Rollout(
             observations=tree_map(lambda x: blank(*x.shape, dtype=x.dtype), observation_example),
@@ -151,9 +173,10 @@ class Replay:
             discounts=blank(),
             behaviour_logits=blank(num_actions),
             truncations=blank(dtype=torch.bool),
-            first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None, None], memory_example),
+            first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None], memory_example),
         )
         self.state = empty_replay(capacity, example)
+        self._shapes = {name: _shapes(getattr(example, name), lead) for name, lead in LEADING.items()}
         self._size = 0  # `state.sizes` on the host, so that nothing waits for a GPU
         self._has_truncations = False  # whether any rollout carried truncations; until then samples carry none
 
@@ -180,17 +203,13 @@ class Replay:
         if rollout.truncations is None:
             none = torch.zeros_like(rollout.discounts, dtype=torch.bool)
             rollout = dataclasses.replace(rollout, truncations=none)
-        self.state = add_rollout(self.state, tree_map(lambda x: x.unsqueeze(0), rollout))
+        self.state = add_rollout(self.state, rollout)
         self._size = min(self._size + batch, self.capacity)
 
     def _check_shapes(self, rollout: Rollout) -> None:
         """Raises where observations or memory are not of the shapes that the replay was made for."""
-        rings = self.state.trajectories
-        pairs = {"observations": (rings.observations, rollout.observations, 2)}
-        pairs["first_state"] = (rings.first_state, rollout.first_state, 1)
-        for name, (ring, new, leading) in pairs.items():
-            wanted = [tuple(leaf.shape[leading + 1 :]) for leaf in _tensors(ring)]
-            got = [tuple(leaf.shape[leading:]) for leaf in _tensors(new)]
+        for name, lead in LEADING.items():
+            wanted, got = self._shapes[name], _shapes(getattr(rollout, name), lead)
             if wanted != got:
                 raise ValueError(f"`{name}` must hold entries of shapes {wanted}, got {got}; make the replay for them.")
 
@@ -204,8 +223,8 @@ class Replay:
             raise ValueError("the replay is empty; add rollouts before sampling.")
         if not 0 <= num_fresh <= batch_size:
             raise ValueError(f"`num_fresh` must lie in 0 .. {batch_size}, got {num_fresh}.")
-        uniforms = torch.rand(1, batch_size - num_fresh, generator=generator, device=self.device)
-        rollout: Rollout = tree_map(lambda x: x.squeeze(0), sample_rollout(self.state, uniforms, num_fresh))
+        uniforms = torch.rand(batch_size - num_fresh, generator=generator, device=self.device)
+        rollout = sample_rollout(self.state, uniforms, num_fresh)
         return rollout if self._has_truncations else dataclasses.replace(rollout, truncations=None)
 
     def state_dict(self) -> dict[str, Any]:
@@ -214,7 +233,7 @@ class Replay:
         tensors = {}
         for name, ring in self._rings().items():
             # In parts: never a second ring on a GPU.
-            tensors[name] = torch.cat([ring[0, place : self._size].cpu(), ring[0, :place].cpu()])
+            tensors[name] = torch.cat([ring[place : self._size].cpu(), ring[:place].cpu()])
         return {"size": self._size, "has_truncations": self._has_truncations, "tensors": tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -222,7 +241,7 @@ class Replay:
         rings = self._rings()
         size, tensors = self._checked(state, rings)
         for name, ring in rings.items():
-            ring[0, :size] = tensors[name].to(ring.device)
+            ring[:size] = tensors[name].to(ring.device)
         sizes = torch.full_like(self.state.sizes, size)
         self.state = ReplayState(self.state.trajectories, sizes, torch.full_like(self.state.next, size % self.capacity))
         self._size, self._has_truncations = size, bool(state["has_truncations"])
@@ -243,7 +262,7 @@ class Replay:
         if set(tensors) != set(rings):
             raise ValueError(f"`state` must hold the tensors {sorted(rings)}, got {sorted(tensors)}; use the same settings.")
         for name, ring in rings.items():
-            wanted, got = (size, *ring.shape[2:]), tensors[name]
+            wanted, got = (size, *ring.shape[1:]), tensors[name]
             if tuple(got.shape) != wanted or got.dtype != ring.dtype:
                 raise ValueError(
                     f"`{name}` of `state` must be {list(wanted)} of {ring.dtype}, got {list(got.shape)} of {got.dtype}; "

@@ -123,7 +123,7 @@ def test_a_population_is_as_many_single_replays(num_fresh: int, monkeypatch: pyt
         drawn = sample_rollout(state, uniforms, num_fresh)
         for agent, single in enumerate(singles):
             single.add(pick(new, agent))
-            monkeypatch.setattr(torch, "rand", lambda *_, agent=agent, uniforms=uniforms, **__: uniforms[agent : agent + 1])
+            monkeypatch.setattr(torch, "rand", lambda *_, agent=agent, uniforms=uniforms, **__: uniforms[agent])
             alone = single.sample(7 + num_fresh, num_fresh=num_fresh)
             monkeypatch.undo()
             (got, structure), (want, other) = flatten_tree(pick(drawn, agent)), flatten_tree(alone)
@@ -146,3 +146,16 @@ def test_rollouts_without_truncations_have_none_in_the_replay() -> None:
     assert sample_rollout(state, torch.zeros(P, 1)).truncations is None
     stored = state.trajectories
     assert (stored.actions.dtype, stored.discounts.dtype) == (torch.int32, torch.bool)
+
+
+def test_nothing_is_read_back_from_the_device() -> None:
+    """Tensors without data stand for a GPU's: reading one raises, so nothing waits for it."""
+    new = tree_map(lambda x: x.to("meta"), varied(0, 2))
+    state = add_rollout(empty_replay(4, new), new)
+    state = add_rollout(forget_agents(state, torch.empty(1, dtype=torch.long, device="meta")), new)
+    drawn = sample_rollout(state, torch.empty(P, 3, device="meta"), num_fresh=1)
+    assert drawn.rewards.shape == (P, 4, 4) and drawn.rewards.is_meta
+    memory = tree_map(lambda x: x[0, 0], new.first_state)
+    single = Replay(4, 4, tree_map(lambda x: x[0, 0, 0], new.observations), A, "meta", memory)
+    single.add(pick(new, 0))
+    assert single.sample(3, num_fresh=1).rewards.is_meta and len(single) == 2
