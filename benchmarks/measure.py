@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from disco_torch.kernels.passes import PASSES, WITHOUT
+from disco_torch.kernels.recording import STRICT
+
 HERE = Path(__file__).parent
 TURN = 0.05
 
@@ -106,6 +109,7 @@ def parser(description: str | None, repeats: int = 9) -> argparse.ArgumentParser
     options.add_argument("--threads", type=int, default=0, help="cores that each work may use; all unless given")
     options.add_argument("--repeats", type=int, default=repeats)
     options.add_argument("--speeds", nargs="+", default=[], help="plain, traced, captured, compiled")
+    options.add_argument("--without", nargs="+", default=[], choices=tuple(PASSES), help="graph passes to leave out")
     return options
 
 
@@ -115,13 +119,18 @@ def add_peer(options: argparse.ArgumentParser) -> None:
 
 
 def begin(args: argparse.Namespace) -> list[str]:
-    """Prints where this runs, and returns the speeds to compare, the plain path first."""
+    """Prints where this runs, and returns the speeds to compare, the plain path first.
+
+    Sets for this process and all works: a stage that fails raises, and passes that are left out.
+    """
+    os.environ[STRICT], os.environ[WITHOUT] = "1", " ".join(args.without)
     if args.threads:
         torch.set_num_threads(args.threads)
         os.environ["OMP_NUM_THREADS"] = str(args.threads)
     gpu = args.device.startswith("cuda")
     where = torch.cuda.get_device_name() if gpu else f"{platform.processor() or platform.machine()}, CPU"
-    print(f"{where}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, {date.today()}", flush=True)
+    without = f", without {', '.join(args.without)}" if args.without else ""
+    print(f"{where}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, {date.today()}{without}", flush=True)
     chosen = args.speeds or (["captured", "compiled"] if gpu else ["traced"])
     return ["plain", *(name for name in chosen if name != "plain")]
 

@@ -18,7 +18,8 @@ from disco_torch.rules import (
     MetaRNNConfig,
     PolicyGradient,
     PolicyGradientHyperParams,
-    TransformConfig,
+    RuleInput,
+    RuleView,
     UpdateRule,
 )
 from disco_torch.training import (
@@ -34,7 +35,14 @@ from disco_torch.training import (
     train,
 )
 from disco_torch.types import EmaState, OutputSpec, Rollout, UpdateRuleInputs, ValueOuts
-from disco_torch.weights import download_disco103_weights, list_rules, load_disco103_weights, load_rule, save_rule
+from disco_torch.weights import (
+    TransformConfig,
+    download_disco103_weights,
+    list_rules,
+    load_disco103_weights,
+    load_rule,
+    save_rule,
+)
 
 __version__ = "0.1.0"
 
@@ -66,6 +74,8 @@ __all__ = [
     "PolicyGradientHyperParams",
     "Replay",
     "Rollout",
+    "RuleInput",
+    "RuleView",
     "TrainConfig",
     "TransformConfig",
     "UpdateRule",

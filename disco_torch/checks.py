@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 _checking = False
@@ -94,23 +93,26 @@ def check_bool(name: str, value: Tensor) -> None:
         raise ValueError(f"`{name}` must be bool, got {value.dtype}; convert it with `.bool()`.")
 
 
-def _can_be_read(value: Tensor) -> bool:
-    """Whether Python may look at the values: not while they are traced or batched by a transform."""
-    while is_functorch_wrapped_tensor(value):
-        if is_batchedtensor(value):
-            return False
-        value = get_unwrapped(value)
-    return not torch.compiler.is_compiling() and get_proxy_mode() is None
+def _is_recorded() -> bool:
+    """Whether the operations are being recorded or compiled: then Python must not look at values."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
+def _first(bad: Tensor) -> list[int] | None:
+    """Where the first True is, or None, also where a transform (vmap) hides the values from Python."""
+    try:
+        return bad.nonzero()[0].tolist() if bad.any() else None
+    except RuntimeError:
+        return None
 
 
 def check_actions(name: str, actions: Tensor, num_actions: int) -> None:
     """Raises unless these are integers in 0 .. num_actions - 1; the range of GPU tensors only when values are checked."""
     check_integer(name, actions)
-    if not _can_be_read(actions) or not (_checking or actions.device.type == "cpu"):
+    if _is_recorded() or not (_checking or actions.device.type == "cpu"):
         return
-    bad = (actions < 0) | (actions >= num_actions)
-    if bad.any():
-        where = bad.nonzero()[0].tolist()
+    where = _first((actions < 0) | (actions >= num_actions))
+    if where is not None:
         raise ValueError(
             f"`{name}` must lie in 0 .. {num_actions - 1}, got {int(actions[tuple(where)])} at {where}; "
             "the number of actions is the last size of the logits."
@@ -119,11 +121,11 @@ def check_actions(name: str, actions: Tensor, num_actions: int) -> None:
 
 def check_finite(name: str, value: Tensor) -> None:
     """When values are checked, raises at the first NaN or infinity and says where it is."""
-    if not _checking or not value.is_floating_point() or not _can_be_read(value):
+    if not _checking or not value.is_floating_point() or _is_recorded():
         return
     bad = ~torch.isfinite(value)
-    if bad.any():
-        where = bad.nonzero()[0].tolist()
+    where = _first(bad)
+    if where is not None:
         raise ValueError(
             f"`{name}` must be finite, got {float(value.detach()[tuple(where)])} at {where} "
             f"({int(bad.sum())} of {value.numel()} values); look at the environment or the network that made it."

@@ -26,7 +26,8 @@ Logs = dict[str, Tensor]
 MeanAcrossProcesses = Callable[[Tensor], Tensor]
 """Takes this process's mean and returns the mean over all processes."""
 UnrollFn = Callable[[Params, Observations, Tensor], Any]
-"""`(params, observations [T+1, B, ...], should_reset [T+1, B]) -> outputs`, or a tuple that begins with them."""
+"""`(params, observations [T+1, B, ...], should_reset [T+1, B]) -> outputs`: an `AgentOutput`, a tuple that begins with one,
+or `LearningOutputs`."""
 
 T = TypeVar("T")
 
@@ -122,6 +123,77 @@ class ValueOuts:
 
 
 @tree_dataclass
+class ActionSummary:
+    """All that a discovered rule reads of the outputs of ALL actions.
+
+    The outputs themselves are the largest tensors of an update. An agent that computes their summary as it goes (see
+    `Summarizer`) never has to keep them; where it does not, the rule computes the same summary from its outputs.
+
+    Attributes:
+      q_values: [T+1, B, A], means of the action-value distributions.
+      z_means: [T+1, B, A], mean of each z vector, for the logs.
+      z_embeddings: [T+1, B, A, E], by the meta-network's encoder.
+      lifetime_z_embeddings: [T+1, B, A, E'], by the encoder of its lifetime LSTM.
+    """
+
+    q_values: Tensor
+    z_means: Tensor
+    z_embeddings: Tensor
+    lifetime_z_embeddings: Tensor
+
+
+@dataclass(frozen=True)
+class Summarizer:
+    """How a rule summarises the outputs of all actions.
+
+    Attributes:
+      reads: the outputs per action that it needs.
+      compute: from these, [..., size] each, to their summary, whose leading dimensions are the same.
+    """
+
+    reads: tuple[str, ...]
+    compute: Callable[[AgentOutput], ActionSummary]
+
+
+@tree_dataclass
+class LearningOutputs:
+    """What an agent computes for one update.
+
+    Attributes:
+      outputs: [T+1, B, ...] each: those of the state, and those per action unless there is a `summary` of them or only the
+        taken actions were asked for.
+      taken: outputs per action at the taken actions, [T, B, size] each; None where `outputs` has them all.
+      summary: of the outputs of all actions, or None.
+    """
+
+    outputs: AgentOutput
+    taken: AgentOutput | None = None
+    summary: ActionSummary | None = None
+
+
+@tree_dataclass
+class RuleEstimates:
+    """What a discovered rule computes for its meta-network, besides what it is given.
+
+    Attributes:
+      v_scalar: [T+1, B], values under the current policy.
+      adv, normalized_adv: [T, B], advantages of the taken actions, and these divided by a moving deviation.
+      q, qv_adv, normalized_qv_adv: [T+1, B, A], the target network's action values, and q - v of all actions.
+      target_out: the target network's outputs, [T+1, B, ...] each.
+      target_summary: of its outputs of all actions, where they were summarised.
+    """
+
+    v_scalar: Tensor | None = None
+    adv: Tensor | None = None
+    normalized_adv: Tensor | None = None
+    q: Tensor | None = None
+    qv_adv: Tensor | None = None
+    normalized_qv_adv: Tensor | None = None
+    target_out: AgentOutput | None = None
+    target_summary: ActionSummary | None = None
+
+
+@tree_dataclass
 class UpdateRuleInputs:
     """What a rule sees of a rollout: `T` steps, and the `T+1` rows between which they lie.
 
@@ -135,12 +207,12 @@ class UpdateRuleInputs:
         losses need no others, so an agent may compute these alone with a graph.
       behaviour_agent_out: outputs at the time of acting; rules read `logits` only.
       value_out: value estimates of a value function outside of the rule, for rules that use one.
-      extra_from_rule: what a rule adds for its meta-network; `unroll_meta_net` of the Disco rule fills in `v_scalar`
-        [T+1, B], `adv` and `normalized_adv` [T, B], `q`, `qv_adv` and `normalized_qv_adv` [T+1, B, A], and `target_out`, the
-        target network's outputs.
+      extra_from_rule: what a discovered rule adds for its meta-network (`unroll_meta_net` does); a dict of the fields of
+        `RuleEstimates` will do.
       is_truncated: [T, B] bool or None: steps whose next row is the last observation of an episode cut by a time limit.
         Returns bootstrap there and nothing flows across. None: no step was cut.
       resets: [T+1, B] bool or None: rows that begin an episode; None: the rows after a terminal step.
+      agent_summary: of the learning agent's outputs of all actions, where `agent_out` does not hold them.
     """
 
     observations: Observations
@@ -150,10 +222,19 @@ class UpdateRuleInputs:
     agent_out: AgentOutput
     behaviour_agent_out: AgentOutput | None = None
     value_out: ValueOuts | None = None
-    extra_from_rule: dict[str, Any] | None = None
+    extra_from_rule: RuleEstimates | None = None
     is_truncated: Tensor | None = None
     resets: Tensor | None = None
     taken_out: AgentOutput | None = None
+    agent_summary: ActionSummary | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.extra_from_rule, Mapping):
+            known = TREE_FIELDS[RuleEstimates]
+            unknown = sorted(set(self.extra_from_rule) - set(known))
+            if unknown:
+                raise ValueError(f"`extra_from_rule` has no {unknown[0]!r}; it may hold {list(known)}.")
+            self.extra_from_rule = RuleEstimates(**self.extra_from_rule)
 
     @property
     def should_reset_mask_fwd(self) -> Tensor:
@@ -217,15 +298,15 @@ class Rollout:
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree and its structure."""
+    """All leaves of a tree, tensors or not, and its structure."""
     return pytree.tree_flatten(tree)
 
 
 def unflatten_tree(leaves: Iterable[Any], structure: Any) -> Any:
-    """The tree of a structure with the given leaves."""
+    """The inverse of `flatten_tree`."""
     return pytree.tree_unflatten(leaves, structure)
 
 
 def map_trees(fn: Callable[..., Any], *trees: Any) -> Any:
-    """Applies `fn` to the leaves of several trees of one structure."""
+    """Applies `fn` to the corresponding leaves of equal trees."""
     return pytree.tree_map(fn, *trees)

@@ -53,6 +53,12 @@ def shared_golden() -> Path:
     return SHARED / "golden"
 
 
+@pytest.fixture(autouse=True)
+def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage of a recording that fails raises, instead of leaving the plain path in its place."""
+    monkeypatch.setenv("DISCO_TORCH_STRICT", "1")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Small tensors are slower on several threads."""

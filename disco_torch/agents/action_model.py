@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import is_functorch_wrapped_tensor
 
-from disco_torch.kernels import passes_gpu
+from disco_torch.kernels import action_hiddens, is_wrapped
 from disco_torch.layers import LSTM, MLP, Affine, Linear, linear_each, lstm_gates, mlp_each
-from disco_torch.types import AgentOutput
+from disco_torch.types import ActionSummary, AgentOutput, Summarizer, map_trees
 
 ROWS = 2048
-"""So many rows at a time, on a CPU: enough for a matrix product, and few enough for a cache."""
+"""Rows computed at a time on a CPU: enough for an efficient matmul, and few enough for its cache."""
 
-Reads = Mapping[str, Callable[[Tensor], AgentOutput]]
-"""What is read of outputs, by head: a function of rows, [..., size] -> [..., any] for each name that it gives them."""
+
+class Root(NamedTuple):
+    """What all actions of a state share.
+
+    Attributes:
+      cell: [..., H], the LSTM's cell state.
+      gates: [..., 4H], the pre-activations without the action's share.
+    """
+
+    cell: Tensor
+    gates: Tensor
 
 
 class ActionModel(nn.Module):
@@ -26,8 +34,8 @@ class ActionModel(nn.Module):
 
         c = W s,    h = tanh(c),    h_a = LSTM(onehot(a), (h, c)),    out_a = MLP(h_a)
 
-    After Muesli (Hessel et al., 2021). All actions of a state share the root, so the recurrent product is made once a
-    state; an action only adds its own row of the input weights.
+    After Muesli (Hessel et al., 2021). All actions of a state share the root, so that the recurrent matmul is computed once
+    for each state; an action only adds its own row of the input weights.
     """
 
     def __init__(
@@ -38,63 +46,63 @@ class ActionModel(nn.Module):
         self.core = LSTM(num_actions, lstm_size)
         self.heads = nn.ModuleDict({name: MLP(lstm_size, (*head_hiddens, size)) for name, size in sizes.items()})
 
-    def forward(self, torso: Tensor, actions: Tensor | None = None, reads: Reads | None = None) -> AgentOutput:
-        """Outputs of all actions, [..., F] -> [..., A, size] for each head; or of the given `actions` [...], [..., size].
+    def forward(self, features: Tensor) -> AgentOutput:
+        """Outputs of all actions, [..., F] -> [..., A, size] for each head."""
+        return self.of_all(self.roots(self.root(features)))
 
-        With `reads`, what they read of these instead: the outputs of all actions are large, and are not kept then.
+    def roots(self, cell: Tensor) -> Root:
+        """The root state, from what `root` makes of the features, [..., H]."""
+        recurrent = Affine(self.core.hidden_weight(), self.core.linear.bias)
+        return Root(cell, linear_each([recurrent], torch.tanh(cell))[0])
+
+    def of_taken(self, root: Root, actions: Tensor) -> AgentOutput:
+        """Outputs of one action a state, [...] -> [..., size] for each head."""
+        return self._heads(lstm_gates(root.gates + self._action_gates(actions), root.cell).hidden)
+
+    def of_all(self, root: Root) -> AgentOutput:
+        """Outputs of all actions, [..., A, size] for each head."""
+        outputs: AgentOutput = self._in_chunks(root, self._heads)
+        return outputs
+
+    def summary_of_all(self, root: Root, summarizer: Summarizer) -> ActionSummary:
+        """A summary of the outputs of all actions, which are never kept: they are large."""
+
+        def summarize(hidden: Tensor) -> ActionSummary:
+            outputs = self._heads(hidden, summarizer.reads)
+            with torch.autocast(hidden.device.type, enabled=False):  # a summary is not part of the network
+                return summarizer.compute(outputs)
+
+        summary: ActionSummary = self._in_chunks(root, summarize)
+        return summary
+
+    def _in_chunks(self, root: Root, read: Callable[[Tensor], Any]) -> Any:
+        """`read` of the hidden states of all actions, [..., A, H]; on a CPU, of a few states at a time.
+
+        What lies between root and outputs is many times as large as both, and would not stay in a CPU's cache.
         """
-        cell = self.root(torso)
-        return self.outputs(cell, self.recurrent_gates(cell), actions, reads)
-
-    def recurrent_gates(self, cell: Tensor) -> Tensor:
-        """What all actions of a state add to the pre-activations, from its root cell state: [..., H] -> [..., 4H]."""
-        return linear_each([Affine(self.core.hidden_weight(), self.core.linear.bias)], torch.tanh(cell))[0]
-
-    def outputs(
-        self, cell: Tensor, recurrent: Tensor, actions: Tensor | None = None, reads: Reads | None = None
-    ) -> AgentOutput:
-        """The same from a root state: its cell state, [..., H], and `recurrent_gates` of it."""
-        if actions is not None:
-            return self._read(lstm_gates(recurrent + self._action_gates(actions), cell).hidden, None)  # [..., H]
         rows = self._action_gates()
         together = max(1, ROWS // rows.shape[0])
-        states = math.prod(cell.shape[:-1])
-        wrapped = is_functorch_wrapped_tensor(cell) or is_functorch_wrapped_tensor(rows)
-        if torch.is_grad_enabled() or cell.device.type != "cpu" or wrapped or states <= together:
-            return self._of_all(cell, recurrent, rows, reads)
-        # A few states at a time: what lies between root and outputs is many times as large as both.
-        pairs = zip(cell.flatten(0, -2).split(together), recurrent.flatten(0, -2).split(together), strict=True)
-        parts = [self._of_all(*pair, rows, reads) for pair in pairs]
-        return {name: torch.cat([part[name] for part in parts]).unflatten(0, cell.shape[:-1]) for name in parts[0]}
+        states = math.prod(root.cell.shape[:-1])
+        whole = torch.is_grad_enabled() or root.cell.device.type != "cpu" or is_wrapped(root.cell, rows)
+        if whole or states <= together:
+            return read(action_hiddens(*root, rows))
+        chunks = zip(root.cell.flatten(0, -2).split(together), root.gates.flatten(0, -2).split(together), strict=True)
+        parts = [read(action_hiddens(*chunk, rows)) for chunk in chunks]
+        return map_trees(lambda *each: torch.cat(each).unflatten(0, root.cell.shape[:-1]), *parts)
 
     def _action_gates(self, actions: Tensor | None = None) -> Tensor:
         """What actions add to the pre-activations: all of them, [A, 4H], or the given ones, [...] -> [..., 4H]."""
         weight = self.core.linear.weight[:, : self.core.input_size]  # [4H, A]
         if weight.device.type == "cpu":
-            # A product with one-hot actions: a compiler would walk the columns of a lookup number by number.
+            # A matmul with one-hot actions: the compiler would read the columns of a lookup one number at a time.
             every = torch.arange(self.core.input_size)
             taken = every if actions is None else actions
             return nn.functional.linear((taken.unsqueeze(-1) == every).to(weight.dtype), weight)
-        # On a GPU no product, which might be rounded; contiguous, since all rows of a batch read it.
+        # On a GPU no matmul, which might be rounded to TF32; contiguous, since all rows of a batch read it.
         rows = weight.t().contiguous()
         return rows if actions is None else nn.functional.embedding(actions, rows)
 
-    def _of_all(self, cell: Tensor, recurrent: Tensor, rows: Tensor, reads: Reads | None) -> AgentOutput:
-        if passes_gpu.serves(cell, recurrent, rows):
-            flat = torch.ops.disco_torch.action_hiddens(cell.flatten(0, -2), recurrent.flatten(0, -2), rows)
-            return self._read(flat.unflatten(0, cell.shape[:-1]), reads)
-        # Gate by gate: the sum of them all would be the largest tensor of the model.
-        parts = zip(recurrent.unsqueeze(-2).chunk(4, dim=-1), rows.chunk(4, dim=-1), strict=True)
-        i, g, f, o = (part + row for part, row in parts)  # [..., A, H] each, see `lstm_gates`
-        cells = torch.sigmoid(f + 1.0) * cell.unsqueeze(-2) + torch.sigmoid(i) * torch.tanh(g)
-        # Broadcasting may have left another order of memory, which would make each head a batch of small products.
-        return self._read((torch.sigmoid(o) * torch.tanh(cells)).contiguous(), reads)
-
-    def _read(self, hidden: Tensor, reads: Reads | None) -> AgentOutput:
+    def _heads(self, hidden: Tensor, names: Sequence[str] | None = None) -> AgentOutput:
         heads: Any = self.heads
-        names = list(heads if reads is None else reads)
-        out: AgentOutput = {}
-        for name, rows in zip(names, mlp_each([heads[name] for name in names], hidden), strict=True):
-            with torch.autocast(hidden.device.type, enabled=False):  # what is done to outputs is not part of the network
-                out |= {name: rows} if reads is None else reads[name](rows)
-        return out
+        names = list(heads) if names is None else names
+        return dict(zip(names, mlp_each([heads[name] for name in names], hidden), strict=True))

@@ -1,4 +1,4 @@
-"""The agent: a torso, heads for what the rule asks for, and a one-step model of actions.
+"""The agent: torso -> core -> heads and action model.
 
 An `Agent` module holds an architecture and a first set of weights. Learning passes parameters through explicitly:
 `agent.unroll(params, ...)`.
@@ -6,7 +6,7 @@ An `Agent` module holds an architecture and a first set of weights. Learning pas
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,30 +14,47 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from disco_torch.agents.action_model import ActionModel, Reads
-from disco_torch.layers import MLP, init_params, linear_each
+from disco_torch.agents.action_model import ActionModel, Root
+from disco_torch.agents.core import NoMemory
+from disco_torch.agents.heads import Heads
+from disco_torch.agents.torso import MLPTorso
+from disco_torch.layers import init_params, linear_each
 from disco_torch.types import (
     AgentOutput,
+    LearningOutputs,
     Observations,
     OutputSpec,
     Params,
     Rollout,
+    Summarizer,
     tree_leaves,
     tree_map,
 )
 
+TORSOS: dict[str, Callable[[Observations, AgentConfig], Any]] = {
+    "mlp": lambda example, config: MLPTorso(example, config.dense, config.observation_scale),
+}
+"""Makes the torso of a configuration: a module of [T, B, ...] observations with `out_features`."""
+
+CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
+    "none": lambda features, config: NoMemory(features),
+}
+"""Makes the core of a configuration for so many features of the torso; see `NoMemory` for what a core is."""
+
 
 @dataclass(frozen=True)
 class AgentConfig:
-    """Sizes of the network; the defaults are the reference's for Disco103.
+    """The parts of the network and their sizes; the defaults are the reference's for Disco103.
 
     Attributes:
-      dense: layers of the torso.
-      lstm_size: of the action model, used where the rule asks for outputs per action.
-      head_mlp_hiddens: hidden layers of each head per action.
-      head_w_init_std: initial scale of the heads on the torso.
+      dense: sizes of the torso's layers.
+      lstm_size: hidden units of the action model, used where the rule asks for outputs per action.
+      head_mlp_hiddens: sizes of the hidden layers of each head per action.
+      head_w_init_std: initial standard deviation of the heads' weights.
       observation_scale: factors of the flat observation, one for all of it or one for each entry; none leaves it as it is.
-      bfloat16: the network's products in 16 bits, on a GPU; parameters, losses and the rule stay in 32.
+      bfloat16: whether the network's matmuls are in 16 bits, on a GPU; parameters, losses and the rule stay in 32.
+      torso: what reads the observations: `mlp` flattens them.
+      core: what the agent remembers: `none`, nothing.
     """
 
     dense: Sequence[int] = (512, 512)
@@ -46,6 +63,8 @@ class AgentConfig:
     head_w_init_std: float | None = 1e-2
     observation_scale: Sequence[float] = ()
     bfloat16: bool = field(default=False, metadata={"later": True})
+    torso: Literal["mlp"] = field(default="mlp", metadata={"later": True})
+    core: Literal["none"] = field(default="none", metadata={"later": True})
 
     def __post_init__(self) -> None:
         if not self.dense:
@@ -53,34 +72,11 @@ class AgentConfig:
         for name in ("dense", "head_mlp_hiddens"):
             if any(size < 1 for size in getattr(self, name)):
                 raise ValueError(f"`{name}` must hold sizes of at least 1, got {list(getattr(self, name))}.")
+        for name, parts in (("torso", TORSOS), ("core", CORES)):
+            if getattr(self, name) not in parts:
+                raise ValueError(f"`{name}` must be one of {sorted(parts)}, got {getattr(self, name)!r}.")
         if self.lstm_size < 1:
             raise ValueError(f"`lstm_size` must be at least 1, got {self.lstm_size}.")
-
-
-def flatten_observations(observations: Observations, leading: int, dtype: torch.dtype) -> Tensor:
-    """All leaves side by side, flat behind their `leading` dimensions; images in bytes become 0 .. 1."""
-    flat = []
-    for leaf in tree_leaves(observations):
-        x = leaf.to(dtype) / 255.0 if leaf.dtype == torch.uint8 else leaf.to(dtype)
-        flat.append(x.reshape(*leaf.shape[:leading], -1))
-    return flat[0] if len(flat) == 1 else torch.cat(flat, dim=-1)
-
-
-class MLPTorso(MLP):
-    """Flattens, concatenates and scales the observations, then an MLP."""
-
-    scale: Tensor
-
-    def __init__(self, example: Observations, dense: Sequence[int], scale: Sequence[float] = ()) -> None:
-        size = flatten_observations(example, 0, torch.float32).numel()
-        super().__init__(size, dense)
-        if len(scale) not in (0, 1, size):
-            raise ValueError(f"`observation_scale` must hold 1 factor or {size}, one for each entry, got {len(scale)}.")
-        self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)
-
-    def forward(self, observations: Observations, leading: int = 2) -> Tensor:
-        flat = flatten_observations(observations, leading, next(self.parameters()).dtype)
-        return super().forward(flat * self.scale if self.scale.numel() else flat)
 
 
 def sample_actions(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -121,14 +117,12 @@ class Agent(nn.Module):
         self.num_actions = num_actions
         self.outputs = outputs
         self.observation_shapes = [tuple(leaf.shape) for leaf in tree_leaves(example)]
-        self.torso = MLPTorso(example, config.dense, config.observation_scale)
-        width = self.torso.out_features
-        # Heads in the order of their sorted names, as the reference creates them.
-        self.heads = nn.ModuleDict(
-            {name: MLP(width, (outputs.flat[name],), stddev=config.head_w_init_std) for name in sorted(outputs.flat)}
-        )
+        self.torso = TORSOS[config.torso](example, config)
+        self.core = CORES[config.core](self.torso.out_features, config)
+        features = self.core.out_features
+        self.heads = Heads(features, outputs.flat, config.head_w_init_std)
         self.action_model = (
-            ActionModel(width, num_actions, outputs.per_action, config.lstm_size, config.head_mlp_hiddens)
+            ActionModel(features, num_actions, outputs.per_action, config.lstm_size, config.head_mlp_hiddens)
             if outputs.per_action
             else None
         )
@@ -138,103 +132,61 @@ class Agent(nn.Module):
         return init_params(self, generator)
 
     def initial_state(self, batch_size: int) -> Any:
-        """The memory before the first observation; this agent has none."""
-        return None
+        """The memory before the first observation, a tree of [B, ...], or None for an agent without one."""
+        return self.core.initial_state(batch_size)
 
-    def embed(self, observations: Observations, should_reset: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-        """What the heads read, [T, B, F], and the memory after the last row."""
-        self._check(observations)
-        return self.torso(observations), state
-
-    def forward(
-        self,
-        observations: Observations,
-        should_reset: Tensor | None = None,
-        state: Any = None,
-        *,
-        outputs: Literal["all", "policy", "learning", "taken"] = "all",
-        actions: Tensor | None = None,
-        reads: Reads | None = None,
-    ) -> Any:
-        """Outputs for rows of observations; see `unroll`, `act`, `learning_outputs` and `taken_outputs`."""
-        if not self.config.bfloat16:
-            return self._outputs(observations, should_reset, state, outputs, actions, reads)
-        device = tree_leaves(observations)[0].device.type
-        if device != "cuda":
-            raise ValueError(f"`bfloat16` must be False on a {device}, got True; it is for GPUs.")
-        # Without the cache: what was rounded where nothing is differentiated would be used where something is.
-        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
-            out, other = self._outputs(observations, should_reset, state, outputs, actions, reads)
-        return tree_map(lambda x: x.float() if x.is_floating_point() else x, (out, other))
-
-    def _outputs(
-        self,
-        observations: Observations,
-        should_reset: Tensor | None,
-        state: Any,
-        outputs: str,
-        actions: Tensor | None,
-        reads: Reads | None,
-    ) -> tuple[AgentOutput, Any]:
-        torso, state = self.embed(observations, should_reset, state)
-        if outputs == "policy":
-            return {"logits": self.heads["logits"](torso)}, state
-        heads: Any = self.heads
-        roots = [] if self.action_model is None else [self.action_model.root]
-        parts = linear_each([*(head[0] for head in heads.values()), *roots], torso)
-        out = dict(zip(self.heads, parts, strict=False))
-        if self.action_model is None:
-            return (out, state) if outputs == "all" else (out, None)
-        root = (parts[-1], self.action_model.recurrent_gates(parts[-1]))
-        if outputs == "all":
-            return out | self.action_model.outputs(*root, reads=reads), state
-        if outputs == "learning":
-            with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
-                out |= self.action_model.outputs(*root, reads=reads)
-        assert actions is not None
-        cell, recurrent = (x[:-1] for x in root)
-        return out, self.action_model.outputs(cell, recurrent, actions[:-1].long())
+    # What an agent computes, each a method with the parameters as an argument.
 
     def unroll(
-        self,
-        params: Params,
-        observations: Observations,
-        should_reset: Tensor | None = None,
-        state: Any = None,
-        reads: Reads | None = None,
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
     ) -> tuple[AgentOutput, Any]:
-        """Outputs for rows of observations, with the given parameters.
+        """All outputs for rows of observations.
 
         Args:
-          params: of this agent.
+          params: parameters of this agent.
           observations: tree of [T, B, ...].
           should_reset: [T, B], rows that begin an episode; for agents with memory.
           state: the memory before the first row.
-          reads: what to read of the outputs per action, by head; what it gives takes their place. None: all of them.
 
         Returns:
           Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.
         """
-        return functional_call(self, params, (observations, should_reset, state), {"reads": reads})
+        return self._with(params, self._unroll, observations, should_reset, state)
+
+    def summarized_outputs(
+        self,
+        params: Params,
+        observations: Observations,
+        should_reset: Tensor | None,
+        state: Any,
+        summarizer: Summarizer | None,
+    ) -> LearningOutputs:
+        """The outputs of the state, and a summary of those of all actions; without a summarizer, all outputs."""
+        return self._with(params, self._summarized, observations, should_reset, state, summarizer)
 
     def learning_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor, reads: Reads | None = None
-    ) -> tuple[AgentOutput, AgentOutput | None]:
-        """What one update needs, from one pass: all outputs, and those of the taken actions with a graph.
+        self, params: Params, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None = None
+    ) -> LearningOutputs:
+        """What one update needs, from one forward pass.
 
         Returns:
-          All outputs, [T+1, B, ...], those per action (or what `reads` reads of them, see `unroll`) without a graph; and
-          the outputs per action at the taken actions, [T, B, size], or None if there are none.
+          The outputs of the state and those of the taken actions, through which gradients flow; and, without a graph, the
+          outputs of all actions or, with a summarizer, their summary.
         """
-        args = (rollout.observations, should_reset, rollout.first_state)
-        return functional_call(self, params, args, {"outputs": "learning", "actions": rollout.actions, "reads": reads})
+        return self._with(params, self._learning, rollout, should_reset, summarizer)
 
-    def taken_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor
-    ) -> tuple[AgentOutput, AgentOutput | None]:
-        """What the losses alone need: the flat outputs, [T+1, B, ...], and those per action at the taken actions."""
-        args = (rollout.observations, should_reset, rollout.first_state)
-        return functional_call(self, params, args, {"outputs": "taken", "actions": rollout.actions})
+    def taken_outputs(self, params: Params, rollout: Rollout, should_reset: Tensor) -> LearningOutputs:
+        """What the losses alone need: the outputs of the state, and those per action at the taken actions."""
+        return self._with(params, self._taken, rollout, should_reset)
+
+    def policy(
+        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[Tensor, Any]:
+        """What `act` samples from: the logits of one row of observations, [B, A], and the memory."""
+        rows = tree_map(lambda x: x.unsqueeze(0), observations)  # [1, B, ...]
+        resets = None if should_reset is None else should_reset.unsqueeze(0)
+        logits, state = self._with(params, self._policy, rows, resets, state)
+        return logits[0], state
 
     def act(
         self,
@@ -247,7 +199,7 @@ class Agent(nn.Module):
         """Samples actions from the softmax policy.
 
         Args:
-          params: of this agent.
+          params: parameters of this agent.
           observations: tree of [B, ...].
           generator: the source of randomness, on the observations' device.
           should_reset: [B], which observations begin an episode.
@@ -260,14 +212,78 @@ class Agent(nn.Module):
             logits, state = self.policy(params, observations, should_reset, state)
             return sample_actions(logits, generator), logits, state
 
-    def policy(
-        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
-    ) -> tuple[Tensor, Any]:
-        """What `act` samples from: the logits of one row of observations, [B, A], and the memory."""
-        rows = tree_map(lambda x: x.unsqueeze(0), observations)  # [1, B, ...]
-        resets = None if should_reset is None else should_reset.unsqueeze(0)
-        out, state = functional_call(self, params, (rows, resets, state), {"outputs": "policy"})
-        return out["logits"][0], state
+    def forward(self, *args: Any, compute: Callable[..., Any] | None = None) -> Any:
+        """`unroll` with the module's own parameters, or another of the methods below; see `_with`."""
+        compute = self._unroll if compute is None else compute
+        if not self.config.bfloat16:
+            return compute(*args)
+        device = next(self.parameters()).device.type
+        if device != "cuda":
+            raise ValueError(f"`bfloat16` must be False on a {device}, got True; it is for GPUs.")
+        # Without the cache: a weight that was rounded where nothing is differentiated would be used where something is.
+        with torch.autocast(device, torch.bfloat16, cache_enabled=False):
+            result = compute(*args)
+        return tree_map(lambda x: x.float() if x.is_floating_point() else x, result)
+
+    def _with(self, params: Params, compute: Callable[..., Any], *args: Any) -> Any:
+        """Calls a method of this module with other parameters than its own."""
+        return functional_call(self, params, args, {"compute": compute})
+
+    def embed(self, observations: Observations, should_reset: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        """What the heads read, [T, B, F], and the memory after the last row."""
+        self._check(observations)
+        return self.core(self.torso(observations), should_reset, state)
+
+    def _embed_and_read(
+        self, observations: Observations, should_reset: Tensor | None, state: Any
+    ) -> tuple[AgentOutput, Root | None, Any]:
+        """The outputs of the state, the root of the action model, and the memory; heads and root are one matmul on a GPU."""
+        features, state = self.embed(observations, should_reset, state)
+        roots = [] if self.action_model is None else [self.action_model.root]
+        parts = linear_each([*self.heads.linears(), *roots], features)
+        outputs = dict(zip(self.heads, parts, strict=False))
+        return outputs, None if self.action_model is None else self.action_model.roots(parts[-1]), state
+
+    def _policy(self, observations: Observations, should_reset: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+        features, state = self.embed(observations, should_reset, state)
+        return self.heads["logits"](features), state
+
+    def _unroll(
+        self, observations: Observations, should_reset: Tensor | None = None, state: Any = None
+    ) -> tuple[AgentOutput, Any]:
+        outputs, root, state = self._embed_and_read(observations, should_reset, state)
+        if self.action_model is not None and root is not None:
+            outputs |= self.action_model.of_all(root)
+        return outputs, state
+
+    def _summarized(
+        self, observations: Observations, should_reset: Tensor | None, state: Any, summarizer: Summarizer | None
+    ) -> LearningOutputs:
+        outputs, root, _ = self._embed_and_read(observations, should_reset, state)
+        return self._of_all_actions(outputs, root, summarizer)
+
+    def _learning(self, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None) -> LearningOutputs:
+        outputs, root, _ = self._embed_and_read(rollout.observations, should_reset, rollout.first_state)
+        with torch.no_grad():  # a rule reads all actions, but only the taken ones learn
+            learning = self._of_all_actions(outputs, root, summarizer)
+        learning.taken = self._of_taken_actions(root, rollout)
+        return learning
+
+    def _taken(self, rollout: Rollout, should_reset: Tensor) -> LearningOutputs:
+        outputs, root, _ = self._embed_and_read(rollout.observations, should_reset, rollout.first_state)
+        return LearningOutputs(outputs, taken=self._of_taken_actions(root, rollout))
+
+    def _of_all_actions(self, outputs: AgentOutput, root: Root | None, summarizer: Summarizer | None) -> LearningOutputs:
+        if self.action_model is None or root is None:
+            return LearningOutputs(outputs)
+        if summarizer is not None:
+            return LearningOutputs(outputs, summary=self.action_model.summary_of_all(root, summarizer))
+        return LearningOutputs(outputs | self.action_model.of_all(root))
+
+    def _of_taken_actions(self, root: Root | None, rollout: Rollout) -> AgentOutput | None:
+        if self.action_model is None or root is None:
+            return None
+        return self.action_model.of_taken(Root(*(x[:-1] for x in root)), rollout.actions[:-1].long())
 
     def _check(self, observations: Observations) -> None:
         leaves = tree_leaves(observations)

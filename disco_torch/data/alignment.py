@@ -41,6 +41,7 @@ from disco_torch.checks import (
 )
 from disco_torch.types import (
     AgentOutput,
+    LearningOutputs,
     Rollout,
     UpdateRuleInputs,
     ValueOuts,
@@ -78,24 +79,23 @@ def _steps_into_cuts(rollout: Rollout) -> Tensor | None:
 
 
 def rule_inputs(
-    rollout: Rollout,
-    agent_out: AgentOutput,
-    value_out: ValueOuts | None = None,
-    taken_out: AgentOutput | None = None,
+    rollout: Rollout, agent_out: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None
 ) -> UpdateRuleInputs:
     """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
     steps = steps_of(rollout)
+    learning = agent_out if isinstance(agent_out, LearningOutputs) else LearningOutputs(agent_out)
     return UpdateRuleInputs(
         observations=rollout.observations,
         actions=rollout.actions,
         rewards=steps.rewards,
         is_terminal=steps.is_terminal,
-        agent_out=agent_out,
+        agent_out=learning.outputs,
         behaviour_agent_out={"logits": rollout.behaviour_logits},
         value_out=value_out,
         is_truncated=steps.is_truncated,
         resets=memory_resets(rollout),
-        taken_out=taken_out,
+        taken_out=learning.taken,
+        agent_summary=learning.summary,
     )
 
 

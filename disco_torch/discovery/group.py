@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from disco_torch.agents import Agent
 from disco_torch.data import add_rollout, empty_replay, forget_agents, memory_resets, sample_rollout
@@ -16,11 +15,10 @@ from disco_torch.discovery.config import DiscoverConfig, GroupConfig
 from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats, collect_population
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, Passage
 from disco_torch.discovery.records import Draws, GroupGradient, GroupState, Record
-from disco_torch.kernels import Aside, Halves, Recorded, Speed, beside, one_ahead
-from disco_torch.kernels.lstm_gpu import leaves_room
+from disco_torch.kernels import Recorded, SideStream, Speed, prefetched
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map, tree_stack
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, map_trees, tree_map, tree_stack
 
 FEW_UPDATES = 4
 """For so many updates in a meta-update it does not pay to record, and compile, one that computes no logs."""
@@ -76,10 +74,7 @@ class Group:
         self._update_silently = Recorded(lambda *args: self.update_agents(*args)[:-1], part, "the agents' inner update")
         self._learn_values = Recorded(self.update_values, part, "the value functions' update")
         self._judge = Recorded(self.judge, part, "the meta-loss")
-        # Few agents do not fill a GPU: the next update can be gone through as far as it goes, beside this one's way back.
-        rows, units = self.num_agents * config.batch_size, rule.config.net.hidden_size
-        apart = speed.capture and device.type == "cuda" and leaves_room(rows, units, device)
-        self._through = Halves(self.through_update, part, "the way back", apart=apart)
+        self._through = Recorded(self.through_update, part, "the backward pass")
         self._advance = Recorded(self.meta_update, Speed(capture=speed.capture), "the meta-update", carry=True)
 
     def _check_shared_values(self, size: int) -> None:
@@ -106,7 +101,7 @@ class Group:
         worlds: list[list[Any]] = [[] for _ in self.habitats.habitats]
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
-        joined = [pytree.tree_map(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
+        joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
         returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
         capacity = self.config.replay_capacity
@@ -315,9 +310,11 @@ class Group:
             return rollout
 
         # Before the updates, beside which they can run then, or each when it is asked for.
-        rollouts = iter(collect, None) if config.fresh_validation else beside(collect, config.updates_per_meta_update + 1)
+        rollouts = (
+            iter(collect, None) if config.fresh_validation else prefetched(collect, config.updates_per_meta_update + 1)
+        )
         window, overlap = list(state.window), config.window - config.updates_per_meta_update
-        aside = Aside()
+        aside = SideStream()
         for n in range(config.updates_per_meta_update):
             batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
             if rings is not None:
@@ -334,7 +331,7 @@ class Group:
             learners = after
         aside.wait()
         grads, logs = self._gradient(window, eta, learners, values, next(rollouts), rates)
-        gradient = GroupGradient(grads, logs, pytree.tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
+        gradient = GroupGradient(grads, logs, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums))
         # What the next window shares with this one.
         kept = window[-overlap:] if overlap else []
         return GroupState(learners, values, acting, rings, kept), (gradient, agent_logs[0], value_logs)
@@ -352,12 +349,10 @@ class Group:
         cotangent, loss, logs = self._judge(learners, values, valid)
         grads = {name: param.new_zeros(self.num_agents, *param.shape) for name, param in eta.items()}
         regularizers, parts = [], []
-        like, each = ((cotangent, grads), one_ahead) if self._through.apart else (None, map)
-        for finish in each(lambda record: self._through.ahead((record, rates), like), reversed(window)):
-            grads, cotangent, regularizer, part = finish((cotangent, grads))
+        for record in reversed(window):
+            grads, cotangent, regularizer, part = self._through((record, rates), (cotangent, grads))
             regularizers.append(regularizer)
             parts.append(part)
-            del finish  # what it holds makes room for the next one
         counted: Any = sum(1 if record.goes_on is None else record.goes_on for record in window)
         logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
         logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / self.config.window  # whose gradient this is
@@ -388,4 +383,4 @@ def put(tree: Any, where: int | slice, new: Any) -> Any:
         changed[where] = fresh.to(old.device, old.dtype)
         return changed
 
-    return pytree.tree_map(one, tree, new)
+    return map_trees(one, tree, new)

@@ -1,4 +1,4 @@
-"""The LSTM over time that reads backwards: one kernel on a GPU; on a CPU few operations where nothing is differentiated.
+"""The LSTM that reads backwards in time: one kernel on a GPU; on a CPU few operations where nothing is differentiated.
 
 `LSTM.unroll` is the plain twin.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from disco_torch.kernels.lstm_gpu import FusedLSTM, serves
+from disco_torch.kernels.lstm_gpu import FusedLSTM, is_supported
 from disco_torch.layers import LSTM
 
 
 def reversed_hiddens(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
-    """Hidden states of an LSTM that reads from the last step to the first, from zeros, anew before each reset.
+    """Hidden states of an LSTM that reads from the last step to the first, from zeros and again so before each reset.
 
     Args:
       lstm: the layer.
@@ -23,22 +23,22 @@ def reversed_hiddens(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
     Returns:
       [T, B, H]. Gradients flow to the layer and to `x`, once, as in `lstm.unroll`.
     """
-    if serves(x, lstm.hidden_size):
+    if is_supported(x, lstm.hidden_size):
         keeps = (~resets.bool()).to(x.dtype)
         hiddens: Tensor = FusedLSTM.apply(lstm.input_gates(x), lstm.hidden_weight().t(), keeps)[0]
         return hiddens
     if torch.is_grad_enabled():
         return lstm.unroll(x, resets, lstm.initial_state(x.shape[1]), reverse=True)[0]
-    return _without_derivative(lstm, x, resets.bool().unsqueeze(-1))
+    return _without_gradient(lstm, x, resets.bool().unsqueeze(-1))
 
 
-def _without_derivative(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
-    """Keeps nothing. Gates are ordered i, f, o, g, so that one sigmoid serves three of them; `resets` are [T, B, 1]."""
+def _without_gradient(lstm: LSTM, x: Tensor, resets: Tensor) -> Tensor:
+    """Saves nothing. Gates are ordered i, f, o, g, so that one sigmoid covers three of them; `resets` are [T, B, 1]."""
     i, g, f, o = lstm.linear.weight.chunk(4)
     weight = torch.cat([i, f, o, g])  # [4H, input + H]
     i, g, f, o = lstm.linear.bias.chunk(4)
     bias = torch.cat([i, f + 1.0, o, g])
-    gates = torch.nn.functional.linear(x, weight[:, : lstm.input_size], bias)  # [T, B, 4H], one product for all steps
+    gates = torch.nn.functional.linear(x, weight[:, : lstm.input_size], bias)  # [T, B, 4H], one matmul for all steps
     recurrent = weight[:, lstm.input_size :].t()
     keeps = (~resets).to(x.dtype)
     hidden = cell = lstm.initial_state(x.shape[1]).hidden

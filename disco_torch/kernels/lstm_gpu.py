@@ -1,8 +1,14 @@
 """The LSTM that reads backwards as one GPU kernel, and one more for its derivative, instead of some operations a step.
 
 A step needs all hidden units of the step before. Each program owns a few units of some rows, keeps its columns of the
-weights, and waits after every step until the programs of the same rows have written theirs: the grid is small enough that
-all of them run at the same time. `layers.LSTM.unroll` is the plain twin.
+weights, and waits after every step until the programs of the same rows have written theirs.
+
+Why this cannot wait forever: a program waits only for programs of its own launch, so it is enough that all programs of a
+launch are resident on the GPU at the same time. The launch is cooperative (`launch_cooperative_grid`): the driver computes
+from the compiled kernel's registers and shared memory how many programs fit, starts the grid only when all of them can run,
+whatever else the GPU is doing, and refuses a grid that could never fit with an error. `tiling` chooses launches that fit.
+
+`layers.LSTM.unroll` is the plain twin.
 """
 
 from typing import Any
@@ -10,52 +16,43 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disco_torch.kernels.gpu import has_triton, rough, triton
+from disco_torch.kernels.gpu import allows_tf32, has_triton, triton
 from disco_torch.layers import OnceDifferentiable
-
-if triton is not None:
-    import triton.language as tl
 
 UNITS = 16
 """Hidden units of a program."""
 ROWS = 16, 32
 """Rows of a program, at least and at most: more do not fit into registers."""
-PATIENCE = 1 << 24
-"""Looks at the counter before a program gives up and writes NaN: to fail is better than to hang."""
 
 
-def serves(x: Tensor, hidden_size: int) -> bool:
+def is_supported(x: Tensor, hidden_size: int) -> bool:
     """Whether the kernels can be used: float32 on a GPU, with a size that they are written for."""
     fits = x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256)
-    return fits and has_triton(x.device) and residents(ROWS[0], hidden_size, x.device) > 0
+    return fits and has_triton(x.device) and programs_per_processor(ROWS[0], hidden_size, x.device) > 0
 
 
 if triton is not None:
+    import triton.language as tl
 
-    @triton.jit
-    def _tanh(x):  # type: ignore[no-untyped-def]
-        return 2.0 * tl.sigmoid(2.0 * x) - 1.0
+    from disco_torch.kernels.gpu import tanh
 
     @triton.jit
     def _arrive(counter):  # type: ignore[no-untyped-def]
-        """Says that this program has written what the others wait for."""
+        """Counts this program as one that has written what the others wait for."""
         tl.debug_barrier()
         tl.atomic_add(counter, 1, sem="release")
 
     @triton.jit
-    def _wait(counter, goal, PATIENCE: tl.constexpr):  # type: ignore[no-untyped-def]
-        """Until `goal` programs have come since the start; False if they do not come."""
-        looks, seen = 0, 0
-        while (seen < goal) & (looks < PATIENCE):
-            seen = tl.atomic_add(counter, 0, sem="acquire")
-            looks += 1
+    def _wait(counter, goal):  # type: ignore[no-untyped-def]
+        """Until the counter has reached `goal`."""
+        while tl.atomic_add(counter, 0, sem="acquire") < goal:
+            pass
         tl.debug_barrier()
-        return seen >= goal
 
     @triton.jit
     def _forward_kernel(  # type: ignore[no-untyped-def]
         gates, weight, keeps, hiddens, acts, cells, counters, T, B, first, w_in, w_out,
-        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr, PATIENCE: tl.constexpr,
+        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         rows = first + tl.program_id(1) * ROWS + tl.arange(0, ROWS)
         units = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
@@ -71,18 +68,18 @@ if triton is not None:
         keep = tl.load(keeps + (T - 1) * B + rows, rows < B, 0.0)[:, None]
         for step in range(T):
             t = T - 1 - step
-            # The first step finds zeros. From the second level cache: others wrote it.
+            # The first step starts from zeros. Read from the second level cache: other programs wrote it.
             before = hiddens + ((t + 1) * B + rows)[:, None] * H + every[None, :]
             hidden = tl.load(before, inside & (step > 0), 0.0, cache_modifier=".cg") * keep
             i = tl.sigmoid(x_i + tl.dot(hidden, w_i, input_precision=PRECISION))
-            g = _tanh(x_g + tl.dot(hidden, w_g, input_precision=PRECISION))
+            g = tanh(x_g + tl.dot(hidden, w_g, input_precision=PRECISION), False)
             f = tl.sigmoid(x_f + tl.dot(hidden, w_f, input_precision=PRECISION) + 1.0)
             o = tl.sigmoid(x_o + tl.dot(hidden, w_o, input_precision=PRECISION))
             cell = f * cell * keep + i * g
             own = (t * B + rows)[:, None] * H + units[None, :]
-            tl.store(hiddens + own, o * _tanh(cell), inside)
+            tl.store(hiddens + own, o * tanh(cell, False), inside)
             _arrive(counters + tl.program_id(1))
-            # Neither what the others do not wait for nor what the next step reads of the input has to wait for them.
+            # What nobody waits for is stored, and the next step's input is loaded, before waiting.
             at = (t * B + rows)[:, None] * (4 * H) + units[None, :]
             tl.store(cells + own, cell, inside)
             tl.store(acts + at, i, inside)
@@ -94,13 +91,12 @@ if triton is not None:
             x_i, x_g = tl.load(gates + at, more, 0.0), tl.load(gates + at + H, more, 0.0)
             x_f, x_o = tl.load(gates + at + 2 * H, more, 0.0), tl.load(gates + at + 3 * H, more, 0.0)
             keep = tl.load(keeps + (t - 1) * B + rows, (rows < B) & (t > 0), 0.0)[:, None]
-            met = _wait(counters + tl.program_id(1), (step + 1) * (H // UNITS), PATIENCE)
-            cell = tl.where(met, cell, float("nan"))
+            _wait(counters + tl.program_id(1), (step + 1) * (H // UNITS))
 
     @triton.jit
     def _backward_kernel(  # type: ignore[no-untyped-def]
         hiddens_bar, weight, keeps, acts, cells, gates_bar, counters, T, B, first, w_in, w_out,
-        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr, PATIENCE: tl.constexpr,
+        H: tl.constexpr, UNITS: tl.constexpr, ROWS: tl.constexpr, PRECISION: tl.constexpr,
     ):  # fmt: skip
         rows = first + tl.program_id(1) * ROWS + tl.arange(0, ROWS)
         units = tl.program_id(0) * UNITS + tl.arange(0, UNITS)
@@ -117,7 +113,7 @@ if triton is not None:
             at, own = here * (4 * H) + units[None, :], here * H + units[None, :]
             i, g = tl.load(acts + at, inside, 0.0), tl.load(acts + at + H, inside, 0.0)
             f, o = tl.load(acts + at + 2 * H, inside, 0.0), tl.load(acts + at + 3 * H, inside, 0.0)
-            squashed = _tanh(tl.load(cells + own, inside, 0.0))
+            squashed = tanh(tl.load(cells + own, inside, 0.0), False)
             found = tl.load(cells + own + B * H, inside & (t < T - 1), 0.0) * keep
             hidden_bar += tl.load(hiddens_bar + own, inside, 0.0)
             cell_bar += hidden_bar * o * (1.0 - squashed * squashed)
@@ -127,8 +123,7 @@ if triton is not None:
             tl.store(gates_bar + at + 3 * H, hidden_bar * squashed * o * (1.0 - o), inside)
             cell_bar = cell_bar * f * keep
             _arrive(counters + tl.program_id(1))
-            met = _wait(counters + tl.program_id(1), (t + 1) * (H // UNITS), PATIENCE)
-            cell_bar = tl.where(met, cell_bar, float("nan"))
+            _wait(counters + tl.program_id(1), (t + 1) * (H // UNITS))
             all_units = gates_bar + here * (4 * H) + every[None, :]
             total = tl.dot(tl.load(all_units, inside, 0.0, cache_modifier=".cg"), w_i, input_precision=PRECISION)
             total += tl.dot(tl.load(all_units + H, inside, 0.0, cache_modifier=".cg"), w_g, input_precision=PRECISION)
@@ -137,43 +132,31 @@ if triton is not None:
             hidden_bar = total * keep
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B: int, units: int = UNITS) -> None:
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B: int) -> None:
     """Runs a kernel over all rows, so many at a time that its programs fit on the GPU together."""
     H = weight.shape[0]
-    programs, tiles, rows = tiling(B, H, weight.device, units)
-    precision = "tf32" if rough() else "tf32x3"  # the latter is as good as float32
+    programs, tiles, rows = tiling(B, H, weight.device)
+    precision = "tf32" if allows_tf32() else "tf32x3"  # the latter is as good as float32
     for first in range(0, B, rows * tiles):
         grid = (programs, min(tiles, -(-(B - first) // rows)))
         counters = torch.zeros(tiles, dtype=torch.int32, device=weight.device)
-        sizes = (T, B, first, weight.stride(0), weight.stride(1))
-        kernel[grid](*tensors, counters, *sizes, H, units, rows, precision, PATIENCE, num_warps=4, num_stages=1)
+        sizes = (T, B, first, weight.stride(0), weight.stride(1), H, UNITS, rows, precision)
+        kernel[grid](*tensors, counters, *sizes, num_warps=4, num_stages=1, launch_cooperative_grid=True)
 
 
-def tiling(B: int, H: int, device: torch.device, units: int = UNITS) -> tuple[int, int, int]:
-    """Programs for the units of a tile, tiles that fit on the GPU together, and rows of each."""
-    programs = H // units
-    tiles = {rows: processors(device) * residents(rows, H, device) // programs for rows in ROWS}
+def tiling(B: int, H: int, device: torch.device) -> tuple[int, int, int]:
+    """Programs for the units of a tile of rows, tiles that fit on the GPU together, and rows of each."""
+    programs, processors = H // UNITS, torch.cuda.get_device_properties(device).multi_processor_count
+    tiles = {rows: processors * programs_per_processor(rows, H, device) // programs for rows in ROWS}
     fitting = [rows for rows in ROWS if tiles[rows]] or [ROWS[0]]
     rows = next((rows for rows in fitting if rows * tiles[rows] >= B), fitting[-1])
     return programs, max(1, tiles[rows]), rows
 
 
-def residents(rows: int, H: int, device: torch.device) -> int:
-    """How many programs run on a processor at the same time for sure. Of registers there are enough for two."""
-    if device.type != "cuda":
-        return 1
-    memory = 4 * (4 * UNITS * H + rows * (H + 16)) * (1 if rough() else 2) + 1024  # as compiled for Hopper, at most
+def programs_per_processor(rows: int, H: int, device: torch.device) -> int:
+    """How many programs fit on a processor at the same time. Registers suffice for two."""
+    memory = 4 * (4 * UNITS * H + rows * (H + 16)) * (1 if allows_tf32() else 2) + 1024  # as compiled for Hopper, at most
     return min(2, torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // memory)
-
-
-def leaves_room(B: int, H: int, device: torch.device) -> bool:
-    """Whether two of these kernels fit on the GPU together, one program to a processor. If not, they could wait for ever."""
-    programs, tiles, rows = tiling(B, H, device)
-    return 2 * programs * min(tiles, -(-B // rows)) <= processors(device)
-
-
-def processors(device: torch.device) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1 << 16
 
 
 # Defined without a derivative of their own, which `FusedLSTM` has: so they can be used under all transforms.
@@ -188,7 +171,7 @@ def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor,
     """Hidden states [T, B, H], activated gates [T, B, 4H] and cell states [T, B, H], from the last step to the first.
 
     `gates` [T, B, 4H] are the input's share of the pre-activations, ordered i, g, f, o; `weight` is [H, 4H]; `keeps`
-    [T, B] is 0 where a step starts anew.
+    [T, B] is 0 where a step starts from zeros.
     """
     T, B, size = gates.shape
     hiddens, cells = gates.new_empty(T, B, size // 4), gates.new_empty(T, B, size // 4)
@@ -229,7 +212,7 @@ def _joined(info: Any, tensor: Tensor, dim: int | None) -> Tensor:
 
 
 def _one_by_one(op: Any, info: Any, in_dims: Any, *tensors: Tensor) -> Any:
-    """For rules of different weights: each of the batch on its own, stacked in front."""
+    """For rules of different weights: each of the batch on its own, stacked along a new first dimension."""
     pairs = list(zip(tensors, in_dims, strict=True))
     outputs = [op(*(x if dim is None else x.select(dim, i) for x, dim in pairs)) for i in range(info.batch_size)]
     return torch.stack(outputs) if isinstance(outputs[0], Tensor) else tuple(map(torch.stack, zip(*outputs, strict=True)))
@@ -237,7 +220,7 @@ def _one_by_one(op: Any, info: Any, in_dims: Any, *tensors: Tensor) -> Any:
 
 @torch.library.register_vmap("disco_torch::reversed_lstm")
 def _(info: Any, in_dims: Any, gates: Tensor, weight: Tensor, keeps: Tensor) -> Any:
-    """Agents that share the rule's weights have their rows side by side."""
+    """The rows of agents that share the rule's weights are one batch."""
     if in_dims[1] is not None:
         return _one_by_one(torch.ops.disco_torch.reversed_lstm, info, in_dims, gates, weight, keeps), (0, 0, 0)
     outputs = torch.ops.disco_torch.reversed_lstm(_joined(info, gates, in_dims[0]), weight, _joined(info, keeps, in_dims[2]))
@@ -271,7 +254,7 @@ class FusedLSTM(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         weight, keeps, hiddens, acts, cells = ctx.saved_tensors
         gates_bar = torch.ops.disco_torch.reversed_lstm_backward(grads[0], weight, keeps, acts, cells)
-        found = hiddens[1:] * keeps[:-1].unsqueeze(-1)  # what each step but the last one found
-        weight_bar = found.flatten(0, 1).t() @ gates_bar[:-1].flatten(0, 1)
+        before = hiddens[1:] * keeps[:-1].unsqueeze(-1)  # the hidden state that each step but the last one reads
+        weight_bar = before.flatten(0, 1).t() @ gates_bar[:-1].flatten(0, 1)
         once: Any = OnceDifferentiable.apply(gates_bar, weight_bar)
         return once[0], once[1], None

@@ -15,7 +15,7 @@ from disco_torch.rules.disco import (
 )
 from disco_torch.rules.inputs import (
     MetaNetInputOption,
-    TransformConfig,
+    RuleInput,
     disco_input_option,
     extended_input_option,
 )
@@ -27,6 +27,7 @@ from disco_torch.rules.meta_net import (
     MetaRNNState,
 )
 from disco_torch.rules.policy_gradient import PolicyGradient, PolicyGradientHyperParams
+from disco_torch.rules.view import RuleView
 
 __all__ = [
     "ActorCritic",
@@ -44,7 +45,8 @@ __all__ = [
     "MetaRNNState",
     "PolicyGradient",
     "PolicyGradientHyperParams",
-    "TransformConfig",
+    "RuleInput",
+    "RuleView",
     "UpdateRule",
     "categorical_kl",
     "disco_input_option",

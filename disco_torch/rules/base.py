@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from disco_torch.agents import Reads
 from disco_torch.checks import (
     check_actions,
     check_bool,
@@ -23,10 +22,12 @@ from disco_torch.checks import (
 )
 from disco_torch.types import (
     AgentOutput,
+    LearningOutputs,
     Logs,
     MeanAcrossProcesses,
     OutputSpec,
     Params,
+    Summarizer,
     Targets,
     UnrollFn,
     UpdateRuleInputs,
@@ -63,12 +64,12 @@ class UpdateRule(nn.Module):
     def outputs(self, num_actions: int) -> OutputSpec:
         """What the agent must compute."""
 
-    def reads(self) -> Reads | None:
-        """All that `unroll_meta_net` and the losses (besides `taken_out`) read of the agent's outputs per action.
+    def summarizer(self) -> Summarizer | None:
+        """How `unroll_meta_net` and the losses summarise the outputs of all actions, if a summary is all they need.
 
-        None, the default: the outputs themselves; so should a subclass return whose losses or logs read more.
-        A function for each head, of rows of its outputs. Where an agent knows of them, `agent_out` and what `unroll_fn`
-        returns hold what they give in place of the outputs, which are the largest tensors of an update and are not kept.
+        None, the default: they read the outputs themselves. With a summarizer an agent may compute the summary in place of
+        the outputs, which are the largest tensors of an update: `agent_summary` of the rule's inputs then holds it, and
+        `unroll_fn` returns `LearningOutputs` with one.
         """
         return None
 
@@ -141,9 +142,11 @@ def taken(rollout: UpdateRuleInputs, name: str) -> Tensor:
     return select_action(rollout.agent_out[name][:-1], rollout.actions[:-1])
 
 
-def unrolled(result: Any) -> AgentOutput:
-    """The outputs that an `unroll_fn` returned, alone or in front of a state."""
-    return result[0] if isinstance(result, tuple) else result
+def unrolled(result: Any) -> LearningOutputs:
+    """What an `unroll_fn` returned: outputs, alone or in front of a state, perhaps with a summary."""
+    if isinstance(result, LearningOutputs):
+        return result
+    return LearningOutputs(result[0] if isinstance(result, tuple) else result)
 
 
 def check_rule_inputs(inputs: UpdateRuleInputs) -> None:

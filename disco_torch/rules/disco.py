@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from disco_torch.agents import Reads
 from disco_torch.checks import check_between, check_shape
 from disco_torch.rules.base import (
     UpdateRule,
@@ -23,14 +22,18 @@ from disco_torch.rules.base import (
     unrolled,
 )
 from disco_torch.rules.losses import entropy_of_logs, kl_of_logs
-from disco_torch.rules.meta_net import READ_Z_MEAN, MetaNet, MetaNetConfig, MetaRNNState
+from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
 from disco_torch.types import (
+    ActionSummary,
     AgentOutput,
     EmaState,
+    LearningOutputs,
     Logs,
     MeanAcrossProcesses,
     OutputSpec,
     Params,
+    RuleEstimates,
+    Summarizer,
     Targets,
     UnrollFn,
     UpdateRuleInputs,
@@ -92,10 +95,6 @@ class DiscoState:
     target_params: Params
 
 
-READ_Q = "read/q_value"
-"""Action values that an agent has read on its way, under a name that no head has."""
-
-
 class DiscoUpdateRule(UpdateRule):
     """Oh et al., "Discovering state-of-the-art reinforcement learning algorithms", Nature 648 (2025).
 
@@ -130,26 +129,29 @@ class DiscoUpdateRule(UpdateRule):
             target_params={name: param.detach().clone() for name, param in agent_params.items()},
         )
 
-    def reads(self) -> Reads | None:
-        """Action values, the embeddings of z and its mean for the logs: all that is read of the outputs per action."""
-        if not self.meta_net.reads_z_alone():
-            return None
-        return {"z": self.meta_net.z_reader(), "q": lambda q: {READ_Q: self.encoding.to_scalar(q)}}
+    def summarizer(self) -> Summarizer | None:
+        return None if self.meta_net.needs_action_outputs else Summarizer(("z", "q"), self._summarize)
 
-    def _q_values(self, out: AgentOutput) -> Tensor:
-        return out[READ_Q] if READ_Q in out else self.encoding.to_scalar(out["q"])
+    def _summarize(self, outputs: AgentOutput) -> ActionSummary:
+        z = outputs["z"]
+        z_means = z.mean(dim=-1, dtype=self.meta_net.state_gate.weight.dtype)
+        return ActionSummary(self.encoding.to_scalar(outputs["q"]), z_means, *self.meta_net.embed_z(z))
+
+    def _q_values(self, out: LearningOutputs) -> Tensor:
+        return self.encoding.to_scalar(out.outputs["q"]) if out.summary is None else out.summary.q_values
 
     def estimate(
         self,
         rollout: UpdateRuleInputs,
-        target_out: AgentOutput,
+        target: LearningOutputs,
         meta_state: DiscoState,
         td_lambda: float,
         mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[ValueOuts, EmaState, EmaState]:
         """Retrace estimates from the online and the target network's action values, under the online policy."""
         logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
-        q_values, target_q_values = (self._q_values(out) for out in (rollout.agent_out, target_out))  # [T+1, B, A]
+        agent = LearningOutputs(rollout.agent_out, summary=rollout.agent_summary)
+        q_values, target_q_values = self._q_values(agent), self._q_values(target)  # [T+1, B, A]
         values, target_values = expected_q(logits, q_values), expected_q(logits, target_q_values)
         outs = estimate_q_values(
             values,
@@ -183,22 +185,23 @@ class DiscoUpdateRule(UpdateRule):
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
         asked = self.outputs(rollout.agent_out["logits"].shape[-1])
-        # Outputs per action may have been read already, see `reads`.
-        check_outputs(rollout.agent_out, OutputSpec(asked.flat, {}) if READ_Q in rollout.agent_out else asked)
-        target_out = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
+        # A summary stands for the outputs per action.
+        check_outputs(rollout.agent_out, asked if rollout.agent_summary is None else OutputSpec(asked.flat, {}))
+        target = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
         values, adv_state, td_state = self.estimate(
-            rollout, target_out, meta_state, hyper.value_fn_td_lambda, mean_across_processes
+            rollout, target, meta_state, hyper.value_fn_td_lambda, mean_across_processes
         )
-        extra = {
-            "v_scalar": values.value,
-            "adv": values.adv,
-            "normalized_adv": values.normalized_adv,
-            "q": values.target_q_value,
-            "qv_adv": values.qv_adv,
-            "normalized_qv_adv": values.normalized_qv_adv,
-            "target_out": target_out,
-        }
-        inputs = dataclasses.replace(rollout, extra_from_rule=extra)
+        estimates = RuleEstimates(
+            v_scalar=values.value,
+            adv=values.adv,
+            normalized_adv=values.normalized_adv,
+            q=values.target_q_value,
+            qv_adv=values.qv_adv,
+            normalized_qv_adv=values.normalized_qv_adv,
+            target_out=target.outputs,
+            target_summary=target.summary,
+        )
+        inputs = dataclasses.replace(rollout, extra_from_rule=estimates)
         net_params: Params = {} if rule_params is None else net_part(rule_params)
         args = (inputs, meta_state.rnn_state, mean_across_processes)
         targets, rnn_state = functional_call(self.meta_net, net_params, args)
@@ -211,7 +214,7 @@ class DiscoUpdateRule(UpdateRule):
             "q_value": values.q_value,
             "q_td": values.q_td,
             "normalized_q_td": values.normalized_q_td,
-            "target_out": target_out,
+            "target_out": target.outputs,
         }
         share = 1.0 - hyper.target_params_coeff
         target_params = {name: old.lerp(agent_params[name], share) for name, old in meta_state.target_params.items()}
@@ -259,11 +262,13 @@ class DiscoUpdateRule(UpdateRule):
         z_loss = kl_of_logs(torch.log_softmax(z_hat, dim=-1), log_z)
         aux_loss = kl_of_logs(log_next, log_aux) * rollout.continues()
         loss = hyper.pi_cost * pi_loss + hyper.y_cost * y_loss + hyper.z_cost * z_loss + hyper.aux_policy_cost * aux_loss
+        summary = rollout.agent_summary
         with torch.no_grad():
+            all_z = rollout.agent_out.get("z", z) if summary is None else summary.z_means
             logs = {
                 "logits": logits.mean(),
                 "y": y.mean(),
-                "z": rollout.agent_out.get(READ_Z_MEAN, rollout.agent_out.get("z", z))[:T].mean(),
+                "z": all_z[:T].mean(),
                 "entropy": entropy_of_logs(log_pi).mean(),
                 "y_entropy": entropy_of_logs(log_y).mean(),
                 "z_entropy": entropy_of_logs(log_z).mean(),

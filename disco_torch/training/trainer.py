@@ -16,7 +16,7 @@ from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoHyperParams, DiscoUpdateRule, UpdateRule, resolve_hyper_params
 from disco_torch.training.checkpoint import pack, unpack
 from disco_torch.training.update import Learner
-from disco_torch.types import AgentOutput, Observations, Params, Rollout, tree_map
+from disco_torch.types import AgentOutput, LearningOutputs, Observations, Params, Rollout, Summarizer, tree_map
 from disco_torch.weights import load_disco103_weights
 
 
@@ -37,12 +37,24 @@ class ModuleAgent:
         out = functional_call(self.module, params, (observations, should_reset))
         return (out[0] if isinstance(out, tuple) else out), state
 
-    def learning_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor
-    ) -> tuple[AgentOutput, AgentOutput | None]:
-        return self.unroll(params, rollout.observations, should_reset)[0], None
+    def summarized_outputs(
+        self,
+        params: Params,
+        observations: Observations,
+        should_reset: Tensor | None,
+        state: Any,
+        summarizer: Summarizer | None,
+    ) -> LearningOutputs:
+        """All outputs: a module computes those of all actions at once, and the rule summarises them."""
+        return LearningOutputs(self.unroll(params, observations, should_reset)[0])
 
-    taken_outputs = learning_outputs  # a module gives all actions at once
+    def learning_outputs(
+        self, params: Params, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None = None
+    ) -> LearningOutputs:
+        return self.summarized_outputs(params, rollout.observations, should_reset, None, summarizer)
+
+    def taken_outputs(self, params: Params, rollout: Rollout, should_reset: Tensor) -> LearningOutputs:
+        return self.learning_outputs(params, rollout, should_reset)
 
 
 class DiscoTrainer:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,17 +9,18 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from disco_torch.agents import Reads
 from disco_torch.data import check_rollout, loss_mask, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
 from disco_torch.types import (
     AgentOutput,
+    LearningOutputs,
     Logs,
     MeanAcrossProcesses,
     Observations,
     Params,
     Rollout,
+    Summarizer,
     Targets,
     UpdateRuleInputs,
     ValueOuts,
@@ -39,20 +38,20 @@ class LearningAgent(Protocol):
         self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
     ) -> tuple[AgentOutput, Any]: ...
 
+    def summarized_outputs(
+        self,
+        params: Params,
+        observations: Observations,
+        should_reset: Tensor | None,
+        state: Any,
+        summarizer: Summarizer | None,
+    ) -> LearningOutputs: ...
+
     def learning_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor
-    ) -> tuple[AgentOutput, AgentOutput | None]: ...
+        self, params: Params, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None = None
+    ) -> LearningOutputs: ...
 
-    def taken_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor
-    ) -> tuple[AgentOutput, AgentOutput | None]: ...
-
-
-@functools.cache
-def knows_reads(agent: type) -> bool:
-    """Whether agents of a class can read outputs on their way; they need not."""
-    methods = (getattr(agent, name, None) for name in ("unroll", "learning_outputs"))
-    return all(method is not None and "reads" in inspect.signature(method).parameters for method in methods)
+    def taken_outputs(self, params: Params, rollout: Rollout, should_reset: Tensor) -> LearningOutputs: ...
 
 
 @tree_dataclass
@@ -108,14 +107,13 @@ class Learner:
         check_rollout(rollout)
         resets = memory_resets(rollout)
         params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
-        reads = self.rule.reads() if knows_reads(type(self.agent)) else None
-        more = {} if reads is None else {"reads": reads}
+        summarizer = self.rule.summarizer()
         with torch.enable_grad():
-            agent_out, taken_out = self.agent.learning_outputs(params, rollout, resets, **more)
-            inputs = rule_inputs(rollout, agent_out, value_out, taken_out)
+            learning = self.agent.learning_outputs(params, rollout, resets, summarizer)
+            inputs = rule_inputs(rollout, learning, value_out)
             with torch.no_grad():  # the targets are constants of the agent's gradient
                 targets, meta_state = self.targets(
-                    state.params, state.meta_state, rollout, inputs, None, mean_across_processes, reads
+                    state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
                 )
             loss, logs = self.loss(rollout, inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
@@ -140,7 +138,7 @@ class Learner:
         """
         check_rollout(rollout)
         agent_out, _ = self.agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
-        inputs = rule_inputs(rollout, agent_out)
+        inputs = rule_inputs(rollout, LearningOutputs(agent_out))
         targets, meta_state = self.targets(
             state.params, state.meta_state, rollout, inputs, rule_params, mean_across_processes
         )
@@ -152,8 +150,8 @@ class Learner:
 
     def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
         """The loss as a function of the agent's parameters, given targets; outputs per action at the taken actions alone."""
-        agent_out, taken_out = self.agent.taken_outputs(params, rollout, memory_resets(rollout))
-        return self.loss(rollout, rule_inputs(rollout, agent_out, None, taken_out), targets, backprop=True)
+        outputs = self.agent.taken_outputs(params, rollout, memory_resets(rollout))
+        return self.loss(rollout, rule_inputs(rollout, outputs), targets, backprop=True)
 
     def targets(
         self,
@@ -163,13 +161,16 @@ class Learner:
         inputs: UpdateRuleInputs,
         rule_params: Params | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
-        reads: Reads | None = None,
+        summarizer: Summarizer | None = None,
     ) -> tuple[Targets, Any]:
-        """The rule's targets and next state. Gradients flow to the rule's parameters, the inputs and the state."""
+        """The rule's targets and next state. Gradients flow to the rule's parameters, the inputs and the state.
 
-        def unroll(params: Params, observations: Observations, should_reset: Tensor) -> AgentOutput:
-            more = {} if reads is None else {"reads": reads}
-            return self.agent.unroll(params, observations, should_reset, rollout.first_state, **more)[0]
+        With a `summarizer` the rule reads a summary of the target network's outputs of all actions. It is computed with the
+        rule's own parameters, so it does not go together with `rule_params`.
+        """
+
+        def unroll(params: Params, observations: Observations, should_reset: Tensor) -> LearningOutputs:
+            return self.agent.summarized_outputs(params, observations, should_reset, rollout.first_state, summarizer)
 
         return self.rule.unroll_meta_net(
             inputs,

@@ -10,10 +10,12 @@ from disco_torch.weights.disco103 import (
 from disco_torch.weights.files import StoredFile, load_npz, read_file, save_npz
 from disco_torch.weights.registry import RuleEntry, default_hyper_params, list_rules, load_rule
 from disco_torch.weights.rule_files import load_disco103_weights, load_rule_file, save_rule
+from disco_torch.weights.stored_inputs import TransformConfig
 
 __all__ = [
     "RuleEntry",
     "StoredFile",
+    "TransformConfig",
     "cache_folder",
     "default_hyper_params",
     "download_disco103_weights",

@@ -14,11 +14,16 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from disco_torch.rules import RuleInput
+from disco_torch.weights.stored_inputs import input_from_stored, stored_form
+
 C = TypeVar("C")
 
 
 def config_to_plain(config: object, where: str = "config") -> Any:
     """Dictionaries, lists, numbers and texts that stand for a configuration; raises at a function, which nothing can."""
+    if isinstance(config, RuleInput):
+        return stored_form(config, where)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
         return {name: config_to_plain(value, f"{where}.{name}") for name, value in fields.items()}
@@ -32,12 +37,6 @@ def config_to_plain(config: object, where: str = "config") -> Any:
         return {str(name): config_to_plain(value, f"{where}.{name}") for name, value in config.items()}
     if isinstance(config, Sequence):
         return [config_to_plain(value, f"{where}[{i}]") for i, value in enumerate(config)]
-    if callable(config):
-        name = getattr(config, "__name__", repr(config))
-        raise ValueError(
-            f"`{where}` is a function ({name}), which a file cannot hold; enter it in `rules.inputs.TRANSFORMS` and "
-            "list it by its name."
-        )
     raise ValueError(f"`{where}` must be numbers, texts or sequences of them, got {type(config).__name__}.")
 
 
@@ -59,6 +58,8 @@ def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
 
 
 def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
+    if kind is RuleInput:
+        return input_from_stored(plain, where)
     if dataclasses.is_dataclass(kind):
         return config_from_plain(typing.cast(type, kind), plain, where)
     if kind is Path and isinstance(plain, str):

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from disco_torch.agents import ActionModel, Agent, AgentConfig, Reads, action_model, sample_actions
+from disco_torch.agents import ActionModel, Agent, AgentConfig, action_model, sample_actions
 from disco_torch.layers import LSTMState
 from disco_torch.rules import ActorCritic, DiscoUpdateRule
-from disco_torch.types import OutputSpec, Rollout
+from disco_torch.types import ActionSummary, AgentOutput, OutputSpec, Rollout, Summarizer
 from disco_torch.values import select_action
 
 SPEC = OutputSpec(flat={"logits": 3, "y": 5}, per_action={"z": 5, "aux_pi": 3, "q": 7})
@@ -154,9 +154,9 @@ def test_rows_do_not_see_each_other() -> None:
 def test_policy_only_is_the_same_policy() -> None:
     agent = make_agent()
     observations = draw(4, 2, 10)
-    out, _ = agent(observations, outputs="policy")
-    assert out.keys() == {"logits"}
-    torch.testing.assert_close(out["logits"], agent(observations)[0]["logits"])
+    params = dict(agent.named_parameters())
+    logits, _ = agent.policy(params, observations[2])
+    torch.testing.assert_close(logits, agent(observations)[0]["logits"][2])
 
 
 def test_acting_samples_from_the_softmax() -> None:
@@ -212,7 +212,7 @@ def test_action_model_of_given_actions_is_that_of_all_actions_at_them(randomize:
     model = ActionModel(6, 3, {"z": 5, "q": 7}, lstm_size=4, head_hiddens=(5,)).double()
     randomize(model)
     torso, actions = draw(4, 2, 6), torch.arange(8).reshape(4, 2) % 3
-    every, taken = model(torso), model(torso, actions)
+    every, taken = model(torso), model.of_taken(model.roots(model.root(torso)), actions)
     for name in every:
         torch.testing.assert_close(taken[name], select_action(every[name], actions))
 
@@ -236,7 +236,8 @@ def test_learning_outputs_are_all_outputs_and_the_taken_ones_with_a_graph(
     agent, rollout = make_agent(spec=spec), make_rollout(A=3)
     params = {name: x.requires_grad_() for name, x in agent.init(torch.Generator().manual_seed(0)).items()}
     resets = torch.zeros(7, 3, dtype=torch.bool)
-    out, taken = agent.learning_outputs(params, rollout, resets)
+    learning = agent.learning_outputs(params, rollout, resets)
+    out, taken = learning.outputs, learning.taken
     want, _ = agent.unroll(params, rollout.observations, resets)
     assert out.keys() == want.keys() == {*spec.flat, *spec.per_action}
     for name in want:
@@ -255,23 +256,28 @@ def test_learning_outputs_are_all_outputs_and_the_taken_ones_with_a_graph(
         torch.testing.assert_close(*gradients)
 
 
-def test_what_is_read_of_outputs_takes_their_place(
+def test_a_summary_takes_the_place_of_the_outputs_of_all_actions(
     make_rollout: Callable[..., Rollout], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     agent, rollout = make_agent(), make_rollout(A=3)
     params, resets = agent.init(torch.Generator().manual_seed(0)), torch.zeros(7, 3, dtype=torch.bool)
-    reads: Reads = {"q": lambda q: {"q_sum": q.sum(dim=-1), "q_twice": 2.0 * q}}
-    want, _ = agent.unroll(params, rollout.observations, resets)
-    for rows in (1, 2048):  # in parts and as a whole
+
+    def compute(outputs: AgentOutput) -> ActionSummary:
+        assert outputs.keys() == {"z", "q"}
+        return ActionSummary(outputs["q"].sum(-1), outputs["z"].sum(-1), 2.0 * outputs["z"], 3.0 * outputs["q"])
+
+    summarizer = Summarizer(("z", "q"), compute)
+    outputs, _ = agent.unroll(params, rollout.observations, resets)
+    want = compute({name: outputs[name] for name in ("z", "q")})
+    for rows in (1, 2048):  # in chunks and as a whole
         monkeypatch.setattr(action_model, "ROWS", rows)
         with torch.no_grad():
-            alone, _ = agent.unroll(params, rollout.observations, resets, reads=reads)
-        out, taken = agent.learning_outputs(params, rollout, resets, reads)
-        for got in (alone, out):
-            assert got.keys() == {*SPEC.flat, "q_sum", "q_twice"}
-            torch.testing.assert_close(got["q_sum"], want["q"].sum(dim=-1))
-            torch.testing.assert_close(got["q_twice"], 2.0 * want["q"])
-        assert taken is not None and taken.keys() == dict(SPEC.per_action).keys()
+            alone = agent.summarized_outputs(params, rollout.observations, resets, None, summarizer)
+        learning = agent.learning_outputs(params, rollout, resets, summarizer)
+        for got in (alone, learning):
+            assert got.outputs.keys() == set(SPEC.flat)
+            torch.testing.assert_close(vars(got.summary), vars(want))
+        assert learning.taken is not None and learning.taken.keys() == dict(SPEC.per_action).keys()
 
 
 def test_observations_are_scaled_by_one_factor_or_one_for_each_entry() -> None:
@@ -316,6 +322,9 @@ def test_function_gradients_are_those_of_autograd() -> None:
         (lambda: AgentConfig(dense=(8, 0)), r"`dense` must hold sizes of at least 1, got \[8, 0\]"),
         (lambda: AgentConfig(head_mlp_hiddens=(-1,)), r"`head_mlp_hiddens` must hold sizes of at least 1, got \[-1\]"),
         (lambda: AgentConfig(lstm_size=0), r"`lstm_size` must be at least 1, got 0"),
+        (lambda: AgentConfig(torso="conv"), r"`torso` must be one of \['mlp'\], got 'conv'"),
+        (lambda: AgentConfig(core="lstm"), r"`core` must be one of \['none'\], got 'lstm'"),
+        (lambda: make_agent(torch.zeros(0)), r"`example` must hold at least one number, got an observation of none"),
         (
             lambda: make_agent(config=AgentConfig(observation_scale=(1.0, 2.0))),
             r"`observation_scale` must hold 1 factor or 10, one for each entry, got 2",

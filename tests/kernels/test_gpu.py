@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch.func import grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.kernels import gpu
+from disco_torch.kernels import gpu, is_wrapped
 
 CUDA = torch.device("cuda")
 
@@ -24,7 +25,7 @@ class Kernel:
         def run(x: torch.Tensor) -> None:
             if self.error is not None:
                 raise self.error
-            assert not torch._C._functorch.is_functorch_wrapped_tensor(x)
+            assert not is_wrapped(x)
             self.runs += 1
 
         return run
@@ -37,17 +38,21 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     monkeypatch.setattr(gpu, "triton", object())
     monkeypatch.setattr(gpu, "_one", kernel, raising=False)
     monkeypatch.setattr(torch, "zeros", lambda *shape, **_: zeros(*shape))
+    monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     return kernel
 
 
-def test_a_kernel_that_cannot_be_built(kernel: Kernel) -> None:
+def test_a_kernel_that_cannot_be_built(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     kernel.error = RuntimeError("Failed to find C compiler.\nPlease specify one.")
+    with pytest.raises(RuntimeError, match="Failed to find C compiler"):  # strict, as all tests are
+        gpu.has_triton.__wrapped__(CUDA)
+    monkeypatch.delenv("DISCO_TORCH_STRICT")
     message = r"^could not run a Triton kernel \(RuntimeError: Failed to find C compiler\.\); plain PyTorch is used\.$"
     with pytest.warns(UserWarning, match=message):
         assert not gpu.has_triton.__wrapped__(CUDA)
 
 
-def test_the_probe_is_no_part_of_transforms_and_traces(kernel: Kernel) -> None:
+def test_the_probe_is_not_seen_by_transforms_and_recordings(kernel: Kernel) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         assert gpu.has_triton.__wrapped__(CUDA)
         return x.sum()

@@ -6,17 +6,16 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from disco_torch.kernels import Aside, beside, lstm_gpu, one_ahead, passes_gpu, reversed_hiddens, softmax_mean
-from disco_torch.kernels.recording import Recorded, Speed
+from disco_torch.kernels import Recorded, SideStream, Speed, gpu, lstm_gpu, prefetched, reversed_hiddens, softmax_mean
 from disco_torch.layers import LSTM, lstm_gates
 
 pytestmark = pytest.mark.skipif(
-    not torch.cuda.is_available() or lstm_gpu.triton is None, reason="needs a GPU and Triton; run it on a machine with them"
+    not torch.cuda.is_available() or gpu.triton is None, reason="needs a GPU and Triton; run it on a machine with them"
 )
 
 
 @pytest.fixture(autouse=True)
-def _whole_products() -> None:
+def _float32_matmuls() -> None:
     torch.set_float32_matmul_precision("highest")
 
 
@@ -28,7 +27,7 @@ def draw(*shape: int, seed: int = 0) -> torch.Tensor:
 def test_the_lstm_and_its_derivative(T: int, B: int, H: int) -> None:
     lstm = LSTM(3, H).cuda()
     x, resets, u = draw(T, B, 3), draw(T, B) > 1.0, draw(T, B, H, seed=1)
-    assert lstm_gpu.serves(x, H)
+    assert lstm_gpu.is_supported(x, H)
     plain = lstm.unroll(x, resets, lstm.initial_state(B), reverse=True)[0]
     fast = reversed_hiddens(lstm, x, resets)
     torch.testing.assert_close(fast, plain, rtol=1e-4, atol=1e-5)
@@ -71,7 +70,7 @@ def test_the_lstm_of_several_rules_and_no_second_derivative() -> None:
 def test_hidden_states_of_all_actions(dtype: torch.dtype) -> None:
     cell, recurrent, rows = draw(21, 40).to(dtype), draw(21, 160, seed=1).to(dtype), draw(3, 160, seed=2)
     with torch.no_grad():
-        assert passes_gpu.serves(cell, recurrent, rows)
+        assert gpu.is_supported(cell, recurrent, rows)
         got = torch.ops.disco_torch.action_hiddens(cell, recurrent, rows)
         want = lstm_gates(recurrent.float().unsqueeze(1) + rows, cell.float().unsqueeze(1)).hidden
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
@@ -94,13 +93,13 @@ def test_rows_that_are_parts_of_longer_ones(precision: str) -> None:
     with torch.no_grad():
         hiddens = torch.ops.disco_torch.action_hiddens(part, recurrent, rows)
         means = softmax_mean(part, values)
-    # Where products are rounded to TF32, so are the functions before them.
+    # Where matmuls are rounded to TF32, so are the functions before them.
     want = lstm_gates(recurrent.unsqueeze(1) + rows, part.unsqueeze(1)).hidden
     torch.testing.assert_close(hiddens, want, rtol=0, atol=1e-5 if precision == "highest" else 2e-3)
     torch.testing.assert_close(means, (torch.softmax(part, -1) * values).sum(-1), rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_made_beside_is_waited_for() -> None:
+def test_prefetched_results_are_waited_for() -> None:
     """A long computation on a second stream, and sums of its results on the first, launched as one graph."""
     matrix = draw(512, 512) / 30.0
 
@@ -111,7 +110,7 @@ def test_what_is_made_beside_is_waited_for() -> None:
                 x = x @ matrix
             return x
 
-        return torch.stack([result.sum() for result in beside(make, 4)])
+        return torch.stack([result.sum() for result in prefetched(make, 4)])
 
     x = draw(512, 512, seed=1)
     recorded = Recorded(fn, Speed(capture=True))
@@ -119,26 +118,7 @@ def test_what_is_made_beside_is_waited_for() -> None:
         torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-6)
 
 
-def test_what_is_made_one_ahead_is_read_before_its_memory_is_used_again() -> None:
-    """Slow readers on the first stream, quick makers on the second, which take the memory of what was read."""
-    matrix = draw(512, 512) / 30.0
-
-    def fn(x: torch.Tensor) -> torch.Tensor:
-        total = torch.zeros_like(x)
-        for made in one_ahead(lambda i: x * i, range(1, 7)):
-            for _ in range(20):
-                total = total @ matrix
-            total = total + made
-            del made
-        return total
-
-    x = draw(512, 512, seed=1)
-    recorded = Recorded(fn, Speed(capture=True))
-    for scale in (1.0, 2.0, 3.0):
-        torch.testing.assert_close(recorded(scale * x), fn(scale * x), rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_done_aside_is_waited_for_and_keeps_what_it_reads() -> None:
+def test_work_on_a_side_stream_is_waited_for_and_keeps_what_it_reads() -> None:
     """A slow chain on a second stream; the first one drops what the chain reads and takes new memory."""
     matrix = draw(512, 512) / 30.0
 
@@ -148,13 +128,13 @@ def test_what_is_done_aside_is_waited_for_and_keeps_what_it_reads() -> None:
         return total + x
 
     def fn(x: torch.Tensor) -> torch.Tensor:
-        aside, total = Aside(), torch.zeros_like(x)
+        side, total = SideStream(), torch.zeros_like(x)
         for i in range(1, 7):
             made = x * i
-            total = aside(slow, total, made)
+            total = side(slow, total, made)
             del made
         other = x * 7.0
-        aside.wait()
+        side.wait()
         return total + other
 
     x = draw(512, 512, seed=1)

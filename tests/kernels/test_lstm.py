@@ -74,7 +74,7 @@ def test_forward_derivatives_flow_without_a_graph() -> None:
     [
         (233472, "high", 64, (16, 16, 16)),  # an H200: two programs to each of its 132 processors
         (233472, "high", 2048, (16, 16, 32)),
-        (233472, "highest", 2048, (16, 8, 32)),  # products as good as float32 take twice the memory
+        (233472, "highest", 2048, (16, 8, 32)),  # matmuls as good as float32 take twice the memory
         (101376, "high", 2048, (16, 8, 32)),
         (100352, "high", 2048, (16, 8, 16)),
         (65536, "high", 2048, None),
@@ -88,7 +88,6 @@ def test_programs_of_the_gpu_kernels_fit_together(
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
     device = torch.device("cuda")
     if expected is None:
-        assert lstm_gpu.residents(lstm_gpu.ROWS[0], 256, device) == 0  # then the plain twin serves
+        assert lstm_gpu.programs_per_processor(lstm_gpu.ROWS[0], 256, device) == 0  # then the plain twin is used
         return
     assert lstm_gpu.tiling(B, 256, device) == expected
-    assert lstm_gpu.leaves_room(B, 256, device) == (B == 64)

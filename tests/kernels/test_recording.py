@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
-from torch.utils import _pytree as pytree
 
 from disco_torch.kernels import Recorded, Speed
-from disco_torch.kernels.recording import copy_all, on_copies, on_gpu, outlined
-from disco_torch.types import tree_dataclass
+from disco_torch.kernels.compiling import on_copies
+from disco_torch.kernels.recording import STRICT, on_gpu, outline_of
+from disco_torch.types import flatten_tree, tree_dataclass
 
 TRACED = Speed(trace=True)
 
@@ -137,12 +137,14 @@ def test_later_outputs_leave_earlier_ones_alone() -> None:
     assert_same(recorded(draw(3, seed=1))[0], draw(3, seed=1) + 1)
 
 
-def test_what_depends_on_the_data_runs_plain_and_one_line_says_so() -> None:
+def test_what_depends_on_the_data_runs_plain_and_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     def turn(x: Tensor) -> Tensor:
         return x + 1 if x.sum() > 0 else x - 1
 
     recorded = Recorded(turn, TRACED, name="the turn")
     x = draw(3).abs()
+    for value in ("", "0"):
+        monkeypatch.setenv(STRICT, value)
     with pytest.warns(UserWarning, match=r"^could not trace the turn \(\w+: .*\); it runs without\.$") as caught:
         assert_same(recorded(x), x + 1)
     assert len(caught) == 1 and "\n" not in str(caught[0].message)
@@ -170,7 +172,8 @@ def test_a_compiler_that_fails_leaves_the_traced_function(monkeypatch: pytest.Mo
     def broken(*args: Any) -> Any:
         raise RuntimeError("no compiler\nand a long story")
 
-    monkeypatch.setattr("disco_torch.kernels.fusing.Plan.compile", broken)
+    monkeypatch.delenv(STRICT)
+    monkeypatch.setattr("disco_torch.kernels.recording.compiled", broken)
     fn = Counted(lambda x: x * 3)
     recorded = Recorded(fn, Speed(trace=True, compile=True), name="tripling")
     with pytest.warns(UserWarning, match=r"^could not compile tripling \(RuntimeError: no compiler\); it runs without\.$"):
@@ -178,6 +181,43 @@ def test_a_compiler_that_fails_leaves_the_traced_function(monkeypatch: pytest.Mo
     calls = fn.calls
     assert_same(recorded(draw(3, seed=1)), draw(3, seed=1) * 3)
     assert fn.calls == calls
+
+
+@pytest.mark.parametrize(("stage", "speed"), [("record", TRACED), ("compiled", Speed(trace=True, compile=True))])
+def test_in_strict_mode_a_stage_that_fails_raises(monkeypatch: pytest.MonkeyPatch, stage: str, speed: Speed) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError(f"{stage} is broken")
+
+    monkeypatch.setattr(f"disco_torch.kernels.recording.{stage}", broken)
+    monkeypatch.setenv(STRICT, "1")
+    with pytest.raises(RuntimeError, match=f"{stage} is broken"):
+        Recorded(lambda x: x * 3, speed)(draw(3))
+    monkeypatch.delenv(STRICT)
+    with pytest.warns(UserWarning, match=f"{stage} is broken"):
+        assert_same(Recorded(lambda x: x * 3, speed)(draw(3)), draw(3) * 3)
+
+
+def test_why_the_compiler_failed_is_in_the_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any) -> Any:
+        raise RuntimeError("backend='inductor' raised:\nOSError: no C compiler\n\na long story")
+
+    monkeypatch.delenv(STRICT)
+    monkeypatch.setattr("disco_torch.kernels.recording.compiled", broken)
+    with pytest.warns(UserWarning, match=r"\(RuntimeError: backend='inductor' raised: OSError: no C compiler\); it runs"):
+        Recorded(lambda x: x * 3, Speed(trace=True, compile=True))(draw(3))
+
+
+@pytest.mark.slow
+def test_compiled_once_whatever_objects_come_later() -> None:
+    """One tensor given twice, a parameter, other strides where a size is 1: none of them is compiled anew."""
+    compiled = Recorded(lambda a, b: a * 2 + b.sum(), Speed(trace=True, compile=True))
+    args = draw(1, 3), draw(1, 3, seed=1)
+    compiled(*args)
+    (run,) = compiled._recordings.values()
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for a, b in ((args[0], args[0]), (torch.nn.Parameter(args[1]), args[0]), (draw(4, 3)[::4], args[1])):
+            torch.testing.assert_close(compiled(a, b), (a * 2 + b.sum()).detach(), rtol=1e-12, atol=1e-14)
+    assert list(compiled._recordings.values()) == [run]
 
 
 @pytest.mark.slow
@@ -207,18 +247,6 @@ def test_one_tensor_as_two_arguments_is_two_when_they_differ() -> None:
     assert_same(recorded(y, x), y - 2 * x)
 
 
-def test_copy_all_copies_whatever_lies_how() -> None:
-    sources = [draw(3), draw(2, 3).t(), draw(4).float(), torch.arange(5), draw(), draw(0), draw(2, 2, seed=1)]
-    destinations = [torch.zeros(x.shape, dtype=x.dtype) for x in sources]
-    destinations[-1] = torch.zeros(2, 2, dtype=torch.float64).t()
-    places = [x.data_ptr() for x in destinations]
-    copy_all(sources, destinations)
-    assert_same(destinations, [x.clone() for x in sources])
-    assert [x.data_ptr() for x in destinations] == places
-    with pytest.raises(ValueError, match="shorter"):
-        copy_all(sources, destinations[:-1])
-
-
 def test_the_layout_of_an_input_may_change() -> None:
     recorded = Recorded(lambda x: x.reshape(-1) * 2, TRACED)
     for x in (draw(2, 3), draw(3, 2).t()):
@@ -226,7 +254,7 @@ def test_the_layout_of_an_input_may_change() -> None:
 
 
 def test_equal_values_of_other_types_are_recorded_apart() -> None:
-    assert len({outlined(value)[1] for value in (1, 1.0, True)}) == 3
+    assert len({outline_of(value)[1] for value in (1, 1.0, True)}) == 3
     recorded = Recorded(lambda x, factor: x * factor, TRACED)
     x = torch.arange(3)
     assert [recorded(x, factor).dtype for factor in (1, 1.0)] == [torch.int64, torch.float32]
@@ -275,8 +303,8 @@ TREES = {
 @pytest.mark.parametrize("name", TREES)
 def test_an_outline_has_the_tensors_of_a_tree_in_their_order(name: str) -> None:
     tree = TREES[name]
-    want = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-    assert all(a is b for a, b in zip(outlined(tree)[0], want, strict=True))
+    want = [leaf for leaf in flatten_tree(tree)[0] if isinstance(leaf, Tensor)]
+    assert all(a is b for a, b in zip(outline_of(tree)[0], want, strict=True))
 
 
 def test_outlines_differ_where_recordings_do() -> None:
@@ -285,9 +313,9 @@ def test_outlines_differ_where_recordings_do() -> None:
         *TREES.values(), x, x.float(), x[:1], (x,), [x], (x, y), {"a": x}, {"b": x}, {"a": (x, y)}, {"a": x, "b": y},
         Pair(x, None), Pair(x, y), (Pair(x, None), y), Spot(x, y), (x, None), (x, 1), (x, 1.0), (x, True), (x, "1"),
     ]  # fmt: skip
-    assert len({outlined(tree)[1] for tree in trees}) == len(trees)
-    assert outlined((x, y))[1] == outlined((y, x))[1]
-    assert outlined(draw(3, 2).t())[0][0].is_contiguous()
+    assert len({outline_of(tree)[1] for tree in trees}) == len(trees)
+    assert outline_of((x, y))[1] == outline_of((y, x))[1]
+    assert outline_of(draw(3, 2).t())[0][0].is_contiguous()
 
 
 @pytest.mark.parametrize("on", [True, False])
@@ -313,7 +341,7 @@ def test_looking_at_arguments_keeps_none_of_them() -> None:
     gc.disable()
     try:
         tensor = draw(3)
-        outlined(({"a": [tensor]}, 1))
+        outline_of(({"a": [tensor]}, 1))
         gone = weakref.ref(tensor)
         del tensor
         assert gone() is None

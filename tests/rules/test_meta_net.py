@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -20,11 +21,12 @@ from disco_torch.rules import (
     MetaNetInputOption,
     MetaRNNConfig,
     MetaRNNState,
-    TransformConfig,
+    RuleInput,
 )
-from disco_torch.rules.inputs import TRANSFORMS
-from disco_torch.rules.meta_net import ActionBlock
-from disco_torch.types import UpdateRuleInputs, ValueOuts, tree_map
+from disco_torch.rules.encoder import ActionBlock
+from disco_torch.types import TREE_FIELDS, RuleEstimates, UpdateRuleInputs, ValueOuts, tree_map
+from disco_torch.weights import TransformConfig
+from disco_torch.weights.stored_inputs import TRANSFORMS, stored_form
 
 MakeInputs = Callable[..., UpdateRuleInputs]
 
@@ -43,6 +45,7 @@ EVERYTHING = MetaNetInputOption(
         TransformConfig("value_out/value", ("sign_log", "drop_last")),
         TransformConfig("value_out/td", ("normalize",)),
         TransformConfig("rewards", (lambda x: x**3,)),
+        RuleInput("reward_times_value", lambda view: view.rewards * view.estimate("v_scalar")[:-1]),
     ),
     action_conditional=(
         TransformConfig("agent_out/logits", ("softmax", "drop_last")),
@@ -87,7 +90,10 @@ def same(got: Tensor, want: Tensor) -> bool:
 
 
 def test_the_list_of_everything_has_everything() -> None:
-    used = {step for config in (*EVERYTHING.base, *EVERYTHING.action_conditional) for step in config.transforms}
+    used: set[Any] = set()
+    for config in EVERYTHING.all:
+        with contextlib.suppress(ValueError):  # functions
+            used |= set(stored_form(config, "config")["transforms"])
     assert {*TRANSFORMS, "normalize"} <= used
 
 
@@ -107,7 +113,7 @@ def permute_actions(inputs: UpdateRuleInputs, order: Tensor) -> UpdateRuleInputs
         moved = {name: x if name == "y" else x[:, :, order] for name, x in out.items()}
         return moved | {"aux_pi": moved["aux_pi"][..., order]}
 
-    extra = dict(inputs.extra_from_rule or {})
+    extra = {name: getattr(inputs.extra_from_rule, name) for name in TREE_FIELDS[RuleEstimates]}
     extra |= {name: extra[name][:, :, order] for name in ("q", "qv_adv", "normalized_qv_adv")}
     assert inputs.behaviour_agent_out is not None
     return dataclasses.replace(
@@ -115,7 +121,7 @@ def permute_actions(inputs: UpdateRuleInputs, order: Tensor) -> UpdateRuleInputs
         actions=torch.argsort(order)[inputs.actions],
         agent_out=outputs(inputs.agent_out),
         behaviour_agent_out=outputs(inputs.behaviour_agent_out),
-        extra_from_rule=extra | {"target_out": outputs(extra["target_out"])},
+        extra_from_rule=RuleEstimates(**extra | {"target_out": outputs(extra["target_out"])}),
     )
 
 
@@ -267,7 +273,8 @@ def test_gradients_reach_every_parameter(net: MetaNet, inputs: UpdateRuleInputs)
 
 
 def test_gradients_reach_the_predictions_and_not_the_policy(tiny_rule: DiscoUpdateRule, inputs: UpdateRuleInputs) -> None:
-    for out in (inputs.agent_out, (inputs.extra_from_rule or {})["target_out"]):
+    assert inputs.extra_from_rule is not None and inputs.extra_from_rule.target_out is not None
+    for out in (inputs.agent_out, inputs.extra_from_rule.target_out):
         for x in out.values():
             x.requires_grad_()
     targets, _ = tiny_rule.meta_net(inputs, some_state(tiny_rule.meta_net))
@@ -328,16 +335,27 @@ def test_bad_sizes_of_the_lifetime_network(settings: dict[str, Any]) -> None:
 
 def test_bad_inputs_are_refused_by_the_network_itself(tiny_rule: DiscoUpdateRule, inputs: UpdateRuleInputs) -> None:
     net = tiny_rule.meta_net
-    with pytest.raises(ValueError, match=r"inputs lack 'extra_from_rule/v_scalar', which its meta-network reads; call"):
+    with pytest.raises(ValueError, match=r"inputs lack `extra_from_rule.v_scalar`, which its meta-network reads; call"):
         net(dataclasses.replace(inputs, extra_from_rule=None), net.initial_meta_rnn_state())
     with pytest.raises(ValueError, match=r"`actions` must be \[7, 3\], got \[6, 3\]; it needs one row more than `rewards`"):
         net(dataclasses.replace(inputs, actions=inputs.actions[:-1]), net.initial_meta_rnn_state())
 
 
-def test_outputs_per_action_are_read_beforehand_only_where_all_that_is_read_can_be(net: MetaNet) -> None:
-    assert net.reads_z_alone() == (net.config.input_option is not EVERYTHING)
+def test_a_summary_is_enough_unless_an_input_reads_the_outputs_themselves(net: MetaNet) -> None:
+    assert net.needs_action_outputs == (net.config.input_option is EVERYTHING)
     z = torch.randn(4, 3, net.config.prediction_size, dtype=torch.float64)
-    read = net.z_reader()(z)
-    torch.testing.assert_close(read["read/z_embedding"], net.encoder.z_net(torch.softmax(z, -1)))
-    torch.testing.assert_close(read["read/z_embedding_meta_rnn"], net.meta_rnn.encoder.z_net(torch.softmax(z, -1)))
-    torch.testing.assert_close(read["read/z_mean"], z.mean(-1))
+    own, lifetime = net.embed_z(z)
+    torch.testing.assert_close(own, net.encoder.z_net(torch.softmax(z, -1)))
+    torch.testing.assert_close(lifetime, net.meta_rnn.encoder.z_net(torch.softmax(z, -1)))
+
+
+def test_an_input_is_a_name_and_a_function(tiny_config: DiscoConfig, inputs: UpdateRuleInputs) -> None:
+    """A list with an input of one's own: the network reads it, and its target follows it."""
+    option = tiny_config.net.input_option
+    mine = RuleInput("doubled_reward", lambda view: 2.0 * view.rewards, needs_action_outputs=False)
+    config = dataclasses.replace(tiny_config.net, input_option=MetaNetInputOption((mine,), option.action_conditional))
+    net = MetaNet(config, tiny_config.num_bins).double()
+    assert not net.needs_action_outputs
+    targets, _ = net(inputs, some_state(net))
+    changed, _ = net(dataclasses.replace(inputs, rewards=inputs.rewards + 1.0), some_state(net))
+    assert not same(changed["y"], targets["y"])

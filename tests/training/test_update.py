@@ -21,7 +21,7 @@ from disco_torch.data import loss_mask, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, adam_init, adam_update, apply_updates
 from disco_torch.rules import ActorCritic, DiscoConfig, DiscoUpdateRule, PolicyGradient
 from disco_torch.training import Learner, LearnerState
-from disco_torch.types import Params, Rollout, ValueOuts, tree_map
+from disco_torch.types import LearningOutputs, Params, Rollout, ValueOuts, tree_map
 from disco_torch.weights.haiku import agent_layers, from_haiku, rule_layers
 
 MakeRollout = Callable[..., Rollout]
@@ -149,15 +149,17 @@ def test_targets_are_constants_even_of_a_rule_that_leaves_that_to_the_learner(
     assert_trees_equal(got, want)
 
 
-def test_an_update_that_reads_outputs_on_their_way_is_one_that_keeps_them(
+def test_an_update_from_a_summary_is_one_from_all_outputs(
     learner: Learner, state: LearnerState, make_rollout: MakeRollout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert learner.rule.reads() is not None
-    read, read_logs = learner.update(state, make_rollout())
-    monkeypatch.setattr(learner.rule, "reads", lambda: None)
+    """States, logs and, since Adam's first moment is a tenth of it, every gradient."""
+    assert learner.rule.summarizer() is not None
+    summarized, logs = learner.update(state, make_rollout())
+    monkeypatch.setattr(learner.rule, "summarizer", lambda: None)
     kept, kept_logs = learner.update(state, make_rollout())
-    assert_trees_equal(read, kept, 1e-12)
-    assert_trees_equal(read_logs, kept_logs, 1e-12)
+    assert_trees_equal(summarized, kept, 1e-12)
+    assert_trees_equal(logs, kept_logs, 1e-12)
+    assert all((mu != 0).any() for mu in summarized.opt_state.mu.values())
 
 
 def test_the_loss_is_averaged_over_the_steps_that_count(
@@ -330,18 +332,18 @@ def test_unknown_hyper_parameters(tiny_rule: DiscoUpdateRule, make_rollout: Make
         learner.update(learner.init(), make_rollout())
 
 
-def test_an_agent_need_not_know_of_reads(learner: Learner, state: LearnerState, make_rollout: MakeRollout) -> None:
-    class Old(Agent):
-        """With methods that take no `reads`."""
+def test_an_agent_need_not_summarize(learner: Learner, state: LearnerState, make_rollout: MakeRollout) -> None:
+    class Keeping(Agent):
+        """Returns all outputs, whatever it is asked for."""
 
-        def unroll(self, params, observations, should_reset=None, state=None):  # type: ignore[no-untyped-def, override]
-            return super().unroll(params, observations, should_reset, state)
+        def summarized_outputs(self, params, observations, should_reset, state, summarizer):  # type: ignore[no-untyped-def]
+            return LearningOutputs(self.unroll(params, observations, should_reset, state)[0])
 
-        def learning_outputs(self, params, rollout, should_reset):  # type: ignore[no-untyped-def, override]
-            return super().learning_outputs(params, rollout, should_reset)
+        def learning_outputs(self, params, rollout, should_reset, summarizer=None):  # type: ignore[no-untyped-def]
+            return self.summarized_outputs(params, rollout.observations, should_reset, None, summarizer)
 
-    old = copy.copy(learner.agent)
-    old.__class__ = Old  # the same network
+    keeping = copy.copy(learner.agent)
+    keeping.__class__ = Keeping  # the same network
     rollout = make_rollout()
-    after, _ = dataclasses.replace(learner, agent=old).update(state, rollout)
-    assert_trees_equal(after, learner.update(state, rollout)[0])
+    after, _ = dataclasses.replace(learner, agent=keeping).update(state, rollout)
+    assert_trees_equal(after, learner.update(state, rollout)[0], 1e-12)

@@ -13,8 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from disco_torch.rules import ActorCritic, DiscoConfig, DiscoUpdateRule, MetaNetInputOption, TransformConfig
-from disco_torch.weights import load_disco103_weights, load_npz, load_rule_file, read_file, save_agent, save_npz, save_rule
+from disco_torch.rules import ActorCritic, DiscoConfig, DiscoUpdateRule, MetaNetInputOption
+from disco_torch.weights import (
+    TransformConfig,
+    load_disco103_weights,
+    load_npz,
+    load_rule_file,
+    read_file,
+    save_agent,
+    save_npz,
+    save_rule,
+)
 from disco_torch.weights.files import save_safetensors
 from disco_torch.weights.haiku import rule_layers, to_haiku
 

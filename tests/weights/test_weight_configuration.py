@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from disco_torch.agents import AgentConfig
-from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaNetInputOption, MetaRNNConfig, TransformConfig
-from disco_torch.rules.inputs import SOURCES, TRANSFORMS
+from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaNetInputOption, MetaRNNConfig
+from disco_torch.weights import TransformConfig
 from disco_torch.weights.configuration import config_from_plain, config_to_plain, first_difference, flat_config
+from disco_torch.weights.stored_inputs import SOURCES, TRANSFORMS
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=3)
 scales = st.none() | st.floats(0, 2)

@@ -4,8 +4,8 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.kernels.parting import FEWEST, part_vectors
-from disco_torch.kernels.simplifying import simplify
+from disco_torch.kernels.passes import run_passes
+from disco_torch.kernels.vectors import FEWEST, split_vectors
 from disco_torch.optim import AdamConfig, AdamState, adam_gains, adam_update, flat, unflat
 
 aten = torch.ops.aten
@@ -13,8 +13,8 @@ aten = torch.ops.aten
 
 def parted(fn, *args):
     graph = make_fx(fn)(*args)
-    simplify(graph.graph)
-    part_vectors(graph.graph)
+    run_passes(graph.graph, "record", "cpu")
+    split_vectors(graph.graph)
     graph.recompile()
     return graph
 

@@ -1,9 +1,11 @@
-"""What a meta-network reads: every transform against numpy, the running normaliser, and lists that do not fit."""
+"""Inputs by the reference's names: every transform against numpy, the running normaliser, lists that do not fit, files."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -12,24 +14,29 @@ import pytest
 import torch
 from torch import Tensor
 
+from disco_torch.layers import MLP
 from disco_torch.rules import (
     MetaNetConfig,
     MetaNetInputOption,
-    TransformConfig,
+    RuleInput,
+    RuleView,
     disco_input_option,
+    extended_input_option,
 )
-from disco_torch.rules.inputs import (
+from disco_torch.rules.encoder import InputEncoder
+from disco_torch.rules.inputs import INPUTS
+from disco_torch.rules.view import NormalizerState, RolloutView, td_pair
+from disco_torch.types import OutputSpec, UpdateRuleInputs, ValueOuts
+from disco_torch.weights import TransformConfig
+from disco_torch.weights.stored_inputs import (
+    NAMES,
     SOURCES,
     TRANSFORMS,
-    InputContext,
-    NormalizerState,
-    check_inputs,
-    normalizer_keys,
-    read_inputs,
-    td_pair,
+    StoredRead,
+    input_from_stored,
+    stored_form,
+    stored_name,
 )
-from disco_torch.rules.meta_net import InputEncoder
-from disco_torch.types import OutputSpec, UpdateRuleInputs, ValueOuts
 
 T, B, A, Y, V = 6, 3, 4, 5, 7
 SPEC = OutputSpec(flat={"logits": A, "y": Y}, per_action={"z": Y, "aux_pi": A, "q": V})
@@ -43,15 +50,25 @@ def inputs(make_inputs: Callable[..., UpdateRuleInputs]) -> UpdateRuleInputs:
     return dataclasses.replace(make_inputs(SPEC, T, B), value_out=value_out)
 
 
-def make_context(inputs: UpdateRuleInputs, **changes: Any) -> InputContext:
-    policy = torch.softmax(inputs.agent_out["logits"], -1)
-    nets = {"y_net": lambda x: 3.0 * x[..., :2], "z_net": lambda x: 5.0 * x[..., :1]}
-    return InputContext(inputs.actions[:-1], policy, **({"normalizers": {}} | nets | changes))
+def net(factor: float, size: int) -> MLP:
+    """An embedding that is easy to compute by hand: some of its inputs, times a factor."""
+    mlp = MLP(Y, (size,)).double().requires_grad_(False)
+    mlp[0].weight.copy_(factor * torch.eye(size, Y))
+    return mlp
 
 
-def read(inputs: UpdateRuleInputs, source: str, *transforms: Any, context: InputContext | None = None) -> Tensor:
-    config = TransformConfig(source, transforms)
-    return read_inputs([config], inputs, context or make_context(inputs))[0]
+def make_view(inputs: UpdateRuleInputs, normalizers: Any = None, mean: Any = None) -> RuleView:
+    return RuleView(RolloutView(inputs, [net(3.0, 2)], [net(5.0, 1)]), 0, normalizers, mean)
+
+
+def stored(source: str, *transforms: Any) -> RuleInput:
+    """Such an input composed of its parts, also where `rules.inputs` has it under a name of its own."""
+    read = StoredRead(source, transforms)
+    return RuleInput(stored_name(source, transforms), read, read.needs_action_outputs)
+
+
+def read(inputs: UpdateRuleInputs, source: str, *transforms: Any) -> Tensor:
+    return stored(source, *transforms).read(make_view(inputs))
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -141,24 +158,47 @@ def test_every_source_has_time_first_and_a_feature_dimension(inputs: UpdateRuleI
     assert x.is_floating_point()
 
 
-def test_shared_beginnings_are_computed_once(inputs: UpdateRuleInputs) -> None:
-    calls = []
-    context = make_context(inputs, z_net=lambda x: calls.append(1) or x[..., :1])
-    start = ("softmax", "z_net")
-    configs = [TransformConfig("agent_out/z", (*start, "max_a")), TransformConfig("agent_out/z", (*start, "drop_last"))]
-    got = read_inputs(configs, inputs, context)
-    assert len(calls) == 1 and [x.shape[0] for x in got] == [T + 1, T]
+@pytest.mark.parametrize("option", [disco_input_option(), extended_input_option()], ids=["disco", "extended"])
+def test_inputs_with_names_are_their_stored_forms(tiny_rule, make_inputs, option: MetaNetInputOption) -> None:
+    """Every input of `rules.inputs` equals, to the bit, what the reference's source and transforms compute."""
+    inputs, encoder = make_inputs(tiny_rule.outputs(A)), tiny_rule.meta_net.double().encoder
+    for config in option.all:
+        plain = stored_form(config, "config")
+        composed = stored(plain["source"], *plain["transforms"])
+        views = [RuleView(RolloutView(inputs, [encoder.y_net], [encoder.z_net])) for _ in range(2)]
+        assert torch.equal(config.read(views[0]), composed.read(views[1])), config.name
+        assert config.needs_action_outputs == composed.needs_action_outputs is False
+        assert TransformConfig(plain["source"], plain["transforms"]) is config
+        assert input_from_stored(plain, "config") is config
 
 
-def test_encoders_share_what_lies_before_their_own_networks(inputs: UpdateRuleInputs) -> None:
-    steps = ("softmax", "z_net", "max_a", "drop_last")
-    first, second = make_context(inputs), make_context(inputs, z_net=lambda x: -x[..., :1])
-    second.shared = first.shared
-    configs = [TransformConfig("agent_out/z", steps), TransformConfig("rewards", ("sign_log",))]
-    (z1, r1), (z2, r2) = (read_inputs(configs, inputs, context) for context in (first, second))
-    assert r1 is r2 and not torch.equal(z1, z2)
-    fresh = make_context(inputs, z_net=lambda x: -x[..., :1])
-    assert torch.equal(z2, read_inputs(configs, inputs, fresh)[0])
+def test_every_input_has_one_stored_name() -> None:
+    assert sorted(NAMES.values()) == sorted(INPUTS)
+    assert {pickle.loads(pickle.dumps(each)) for each in INPUTS.values()} == set(INPUTS.values())
+
+
+def test_what_needs_the_outputs_of_all_actions() -> None:
+    assert TransformConfig("agent_out/q", ("drop_last",)).needs_action_outputs
+    assert TransformConfig("extra_from_rule/target_out/z", ("softmax", "drop_last")).needs_action_outputs
+    assert not TransformConfig("agent_out/z", ("softmax", "z_net", "max_a", "drop_last")).needs_action_outputs
+    assert not TransformConfig("extra_from_rule/q", ("drop_last",)).needs_action_outputs
+    assert RuleInput("mine", lambda view: view.rewards).needs_action_outputs  # nobody knows what it reads
+
+
+def test_an_input_with_its_own_function_cannot_be_stored() -> None:
+    with pytest.raises(ValueError, match=r"`config` is an input with a function of its own \(mine\).*TransformConfig"):
+        stored_form(RuleInput("mine", lambda view: view.rewards), "config")
+    with pytest.raises(ValueError, match=r"`config` must hold 'source' and 'transforms', got \['name'\]"):
+        input_from_stored({"name": "mine"}, "config")
+    with pytest.raises(ValueError, match=r"`config.transforms\[0\]` must be str, got 3"):
+        input_from_stored({"source": "rewards", "transforms": [3]}, "config")
+
+
+def test_embeddings_are_computed_once_for_all_inputs(inputs: UpdateRuleInputs) -> None:
+    view = make_view(inputs)
+    whole, part = (stored("agent_out/z", "softmax", "z_net", *more).read(view) for more in ((), ("drop_last",)))
+    assert whole is view.z(view.agent) and part.data_ptr() == whole.data_ptr()
+    torch.testing.assert_close(whole, 5.0 * torch.softmax(inputs.agent_out["z"], -1)[..., :1])
 
 
 def numpy_normalize(moments: np.ndarray | None, x: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -169,9 +209,9 @@ def numpy_normalize(moments: np.ndarray | None, x: np.ndarray, n: int) -> tuple[
     return (x - mean) / (np.sqrt(np.maximum(square - mean**2, 0.0) + 1e-12) + 1e-6), moments
 
 
-def fresh_normalizers(*configs: TransformConfig) -> dict[str, NormalizerState]:
+def fresh_normalizers(config: RuleInput) -> dict[str, NormalizerState]:
     zero = torch.zeros((), dtype=torch.float64)
-    return {key: NormalizerState(zero, zero, zero) for key in normalizer_keys(configs)}
+    return {config.name: NormalizerState(zero, zero, zero)}
 
 
 def test_normaliser_against_numpy_over_three_calls(make_inputs: Callable[..., UpdateRuleInputs]) -> None:
@@ -179,16 +219,16 @@ def test_normaliser_against_numpy_over_three_calls(make_inputs: Callable[..., Up
     states, moments = fresh_normalizers(config), None
     for n in (1, 2, 3):
         inputs = make_inputs(SPEC, T, B, seed=n)
-        context = make_context(inputs, normalizers=states)
-        got = read_inputs([config], inputs, context)[0]
+        view = make_view(inputs, states)
+        got = config.read(view)
         want, moments = numpy_normalize(moments, inputs.agent_out["z"][:-1].numpy(), n)
         np.testing.assert_allclose(got.numpy(), want, rtol=1e-10, atol=1e-10)
-        states = context.new_normalizers
+        states = view.new_normalizers
     (state,) = states.values()
     assert state.moment1.shape == (1, 1, A, Y) and int(state.count) == 3
 
 
-def test_normaliser_against_the_reference() -> None:
+def test_normaliser_against_the_reference(inputs: UpdateRuleInputs) -> None:
     """What the reference's own module (EmaNorm, decay 0.99, in float64) gives for the third of three batches."""
     config = TransformConfig("rewards", ("normalize",))
     wanted = {
@@ -199,32 +239,30 @@ def test_normaliser_against_the_reference() -> None:
     states = fresh_normalizers(config)
     for i, want in wanted.items():
         batch = torch.as_tensor((np.arange(12.0).reshape(3, 2, 2) * (i + 1) % 7) - 2.0 * i)
-        # What a context already holds is not read again, so the batch can stand in for the source.
-        context = InputContext(torch.zeros(3, 2).long(), batch, abs, abs, states, shared={"rewards": batch})
-        got = read_inputs([config], None, context)[0]  # type: ignore[arg-type]
+        view = make_view(inputs, states)
+        got = view.normalize(config.name, batch)
         np.testing.assert_allclose(got.flatten()[:4].numpy(), want, rtol=1e-12)
-        states = context.new_normalizers
+        states = view.new_normalizers
 
 
 def test_normaliser_with_the_mean_across_processes(make_inputs: Callable[..., UpdateRuleInputs]) -> None:
     config = TransformConfig("rewards", ("normalize",))
     inputs = make_inputs(SPEC, T, 4)
-    whole = read_inputs([config], inputs, make_context(inputs, normalizers=fresh_normalizers(config)))[0]
+    whole = config.read(make_view(inputs, fresh_normalizers(config)))
     other = inputs.rewards[:, 2:, None]
     theirs = torch.stack([other.mean((0, 1), keepdim=True), other.square().mean((0, 1), keepdim=True)])
     half = dataclasses.replace(inputs, rewards=inputs.rewards[:, :2])
-    context = make_context(
-        half, normalizers=fresh_normalizers(config), mean_across_processes=lambda mine: (mine + theirs) / 2.0
-    )
-    torch.testing.assert_close(read_inputs([config], half, context)[0], whole[:, :2], rtol=1e-12, atol=1e-12)
+    view = make_view(half, fresh_normalizers(config), lambda mine: (mine + theirs) / 2.0)
+    torch.testing.assert_close(config.read(view), whole[:, :2], rtol=1e-12, atol=1e-12)
 
 
 def test_disco103_reads_27_features_and_9_channels(inputs: UpdateRuleInputs) -> None:
     option = disco_input_option()
     encoder = InputEncoder(option, Y, V, (16, 1), (16, 2)).double()
-    features, channels, normalizers = encoder.read(inputs, {}, None, {})
-    assert features.shape == (T, B, 23) and channels.shape == (T, B, A, 9) and normalizers == {}
-    embedded, embeddings, _ = encoder(inputs, {}, None, {})
+    view = RuleView(RolloutView(inputs, [encoder.y_net], [encoder.z_net]))
+    features, channels = encoder.read(view)
+    assert features.shape == (T, B, 23) and channels.shape == (T, B, A, 9) and view.new_normalizers == {}
+    embedded, embeddings = encoder(view)
     assert embedded.shape == (T, B, 27) == (T, B, encoder.out_features) and embeddings.shape == (T, B, A, 2)
     marks = torch.nn.functional.one_hot(inputs.actions[:-1], A).double()
     assert torch.equal(channels[..., -1], marks)
@@ -238,7 +276,7 @@ def test_td_pair_puts_rows_side_by_side() -> None:
 POLICY = TransformConfig("agent_out/logits", ("drop_last",))
 
 
-def build(base: list[TransformConfig], per_action: list[TransformConfig] | None = None) -> InputEncoder:
+def build(base: list[RuleInput], per_action: list[RuleInput] | None = None) -> InputEncoder:
     option = MetaNetInputOption(base, [POLICY] if per_action is None else per_action)
     return InputEncoder(option, Y, V, (4, 1), (4, 2))
 
@@ -246,14 +284,14 @@ def build(base: list[TransformConfig], per_action: list[TransformConfig] | None 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: check_inputs([TransformConfig("reward")]), r"`source` must be one of \[.*'rewards'.*\], got 'reward'"),
+        (lambda: TransformConfig("reward"), r"`source` must be one of \[.*'rewards'.*\], got 'reward'"),
         (
-            lambda: check_inputs([TransformConfig("rewards", ("sign", "log"))]),
+            lambda: TransformConfig("rewards", ("sign", "log")),
             r"`transforms` must be functions or names among \[.*'normalize'.*\], got 'log' for 'rewards'",
         ),
         (
-            lambda: MetaNetConfig(input_option=MetaNetInputOption([TransformConfig("x")], [POLICY])),
-            r"`source` must be one of",
+            lambda: MetaNetConfig(input_option=MetaNetInputOption(["rewards"], [POLICY])),
+            r"`input_option` must hold inputs, got 'rewards'; write RuleInput\(name, function of a view\), or Transform",
         ),
         (
             lambda: MetaNetConfig(input_option=MetaNetInputOption([POLICY], [])),
@@ -261,7 +299,7 @@ def build(base: list[TransformConfig], per_action: list[TransformConfig] | None 
         ),
         (
             lambda: build([POLICY]),
-            r"the inputs give \(2, 2\) features with 2 actions and \(3, 2\) with 3; reduce over actions with `select_a`",
+            r"the inputs give \(2, 2\) features with 2 actions and \(3, 2\) with 3; reduce over actions with .*`select_a`",
         ),
         (lambda: build([TransformConfig("agent_out/z", ("drop_last",))]), r"features with 2 actions .* reduce over actions"),
         (
@@ -288,7 +326,7 @@ def test_lists_that_do_not_fit(call, message: str) -> None:
     [TransformConfig("agent_out/y", ("softmax",)), TransformConfig("extra_from_rule/v_scalar", ("td_pair", "drop_last"))],
     ids=["a row too many", "a row too few"],
 )
-def test_inputs_with_another_number_of_rows(config: TransformConfig) -> None:
+def test_inputs_with_another_number_of_rows(config: RuleInput) -> None:
     prediction_size = 6  # 3 rows of 6 also are 2 rows of 9
     with pytest.raises(ValueError, match="`drop_last`"):
         InputEncoder(MetaNetInputOption([config], [POLICY]), prediction_size, V, (4, 1), (4, 2))
@@ -300,16 +338,18 @@ def test_select_a_of_what_has_no_actions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "change"),
+    ("source", "name", "change"),
     [
-        ("value_out/adv", {"value_out": None}),
-        ("extra_from_rule/adv", {"extra_from_rule": None}),
-        ("extra_from_rule/target_out/y", {"extra_from_rule": {}}),
-        ("behaviour_agent_out/logits", {"behaviour_agent_out": None}),
-        ("agent_out/y", {"agent_out": {"logits": torch.zeros(T + 1, B, A).double()}}),
+        ("value_out/adv", "value_out.adv", {"value_out": None}),
+        ("extra_from_rule/adv", "extra_from_rule.adv", {"extra_from_rule": None}),
+        ("extra_from_rule/target_out/y", "target_out['y']", {"extra_from_rule": {}}),
+        ("behaviour_agent_out/logits", "behaviour_agent_out['logits']", {"behaviour_agent_out": None}),
+        ("agent_out/y", "agent_out['y']", {"agent_out": {"logits": torch.zeros(T + 1, B, A).double()}}),
     ],
 )
-def test_missing_sources(inputs: UpdateRuleInputs, source: str, change: dict[str, Any]) -> None:
+def test_missing_sources(inputs: UpdateRuleInputs, source: str, name: str, change: dict[str, Any]) -> None:
     inputs = dataclasses.replace(inputs, **change)
-    with pytest.raises(ValueError, match=rf"inputs lack '{source}', which its meta-network reads; .*fill it in UpdateRule"):
+    with pytest.raises(
+        ValueError, match=rf"inputs lack `{re.escape(name)}`, which its meta-network reads; .*fill it in UpdateRule"
+    ):
         read(inputs, source)

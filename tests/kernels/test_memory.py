@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from disco_torch.kernels.cpu_memory import keep_freed_memory
+from disco_torch.kernels.memory import keep_freed_memory
 
 FAULTS = """
 import resource, torch
-from disco_torch.kernels.cpu_memory import keep_freed_memory
+from disco_torch.kernels.memory import keep_freed_memory
 
 torch.set_num_threads(1)
 keep_freed_memory()

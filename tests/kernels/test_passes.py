@@ -1,4 +1,4 @@
-"""Simplified graphs compute what they did, with fewer operations."""
+"""Graphs after the passes compute what they did, with fewer operations; each pass can be left out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,19 @@ from torch import Tensor, fx
 from torch.func import grad, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from disco_torch.kernels.fusing import Plan, join_relus, write_back
-from disco_torch.kernels.simplifying import simplify, written_into
+from disco_torch.kernels.compiling import compiled, write_back
+from disco_torch.kernels.graphs import written_into
+from disco_torch.kernels.passes import (
+    MATMULS,
+    NARROW,
+    PASSES,
+    WITHOUT,
+    enabled_passes,
+    expand_narrow_matmuls,
+    fuse_relus,
+    run_passes,
+    separate_biases,
+)
 from disco_torch.layers import MLP
 
 aten = torch.ops.aten
@@ -35,7 +46,7 @@ def simplified(fn: Callable[..., Any], *args: Tensor) -> fx.GraphModule:
     """The simplified graph of a function, seen to give the same numbers as before."""
     module = trace(fn, *args)
     want = module(*args)
-    simplify(module.graph)
+    run_passes(module.graph, "record", "cpu")
     module.graph.lint()
     module.recompile()
     torch.testing.assert_close(module(*args), want, rtol=0, atol=0)
@@ -52,7 +63,7 @@ def test_what_is_computed_twice_is_computed_once() -> None:
 
 
 def test_targets_computed_with_and_without_a_derivative_are_computed_once() -> None:
-    """As the way back of a meta-gradient does, batched over agents."""
+    """As the backward pass of a meta-gradient does, batched over agents."""
 
     def loss(w: Tensor, x: Tensor) -> Tensor:
         return torch.tanh(x @ w).square().sum()
@@ -198,7 +209,7 @@ def test_other_writes_stay(fn: Callable[..., Any]) -> None:
 
 def test_random_numbers_stay_apart() -> None:
     module = trace(lambda x: torch.rand_like(x) - torch.rand_like(x), draw(3))
-    simplify(module.graph)
+    run_passes(module.graph, "record", "cpu")
     assert number_of(module.graph, aten.rand_like.default) == 2
 
 
@@ -207,11 +218,11 @@ def test_second_derivatives() -> None:
 
 
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4)])
-def test_a_relu_goes_into_its_product(shape: tuple[int, ...]) -> None:
+def test_a_relu_is_applied_by_its_matmul(shape: tuple[int, ...]) -> None:
     net, x = MLP(4, (8, 8, 3)).double(), draw(*shape)
     module = trace(net, x)
     want = module(x)
-    join_relus(module.graph)
+    fuse_relus(module.graph)
     module.graph.lint()
     module.recompile()
     assert number_of(module.graph, aten.relu.default) == 0
@@ -227,7 +238,7 @@ def test_a_relu_stays_where_its_input_is_used_otherwise() -> None:
         return torch.relu(pre) + pre
 
     module = trace(used_twice, draw(5, 4))
-    join_relus(module.graph)
+    fuse_relus(module.graph)
     assert number_of(module.graph, aten.relu.default) == 1
 
 
@@ -258,7 +269,7 @@ def test_compiled_steps_carry_their_state() -> None:
 
     mean, slow = draw(5), draw(5, seed=1)
     inputs = [mean.clone(), slow.clone(), draw(5)]
-    run = Plan.of(trace(step, mean, slow, draw(5)), inputs, carried=2).carry_out(inputs)
+    run = compiled(trace(step, mean, slow, draw(5)), inputs, carried=2)
     state = [mean.clone(), slow.clone()]
     for seed in range(3):
         want = step(mean, slow, draw(5, seed=seed))
@@ -266,3 +277,89 @@ def test_compiled_steps_carry_their_state() -> None:
         torch.testing.assert_close(list(got), want, rtol=1e-14, atol=1e-15)
         assert got[0] is state[0] and got[1] is state[1]
         mean, slow = want[:2]
+
+
+def expanded(fn: Callable[..., Any], *args: Tensor) -> tuple[fx.GraphModule, int]:
+    """The graph of a function with its narrow matmuls expanded, and how many matmuls are left."""
+    graph = trace(fn, *args)
+    expand_narrow_matmuls(graph.graph)
+    graph.recompile()
+    return graph, sum(node.target in MATMULS for node in graph.graph.nodes)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return torch.addmm(bias, x, weight)
+
+
+def linear_relu(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return aten._addmm_activation.default(bias, x, weight)
+
+
+@pytest.mark.parametrize("fn", [linear, linear_relu])
+@pytest.mark.parametrize(
+    ("rows", "inner", "outer", "left"), [(40, 9, 16, 0), (1, 300, 80, 0), (40, NARROW + 1, 2, 1), (40, 2, 64, 1)]
+)
+def test_narrow_matmuls_become_sums_and_wide_ones_stay(
+    fn: Callable[..., Tensor], rows: int, inner: int, outer: int, left: int
+) -> None:
+    args = [draw(rows, inner), draw(inner, outer, seed=1), draw(outer, seed=2)]
+    graph, matmuls = expanded(fn, *args)
+    assert matmuls == left
+    torch.testing.assert_close(graph(*args), fn(*args), rtol=1e-12, atol=1e-12)
+
+
+def test_narrow_matmuls_of_batches_and_without_bias() -> None:
+    x, weight = draw(3, 50, 4), draw(3, 4, 7, seed=1)
+    graph, matmuls = expanded(lambda x, w: torch.bmm(x, w) + torch.mm(x[0], w[0]), x, weight)
+    assert matmuls == 0
+    torch.testing.assert_close(graph(x, weight), x @ weight + x[0] @ weight[0], rtol=1e-12, atol=1e-12)
+
+
+def test_biases_are_added_after_their_matmuls() -> None:
+    def layers(x: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+        return torch.relu(torch.nn.functional.linear(x, weight, bias)), torch.addmm(bias, x, weight.t(), beta=2.0)
+
+    args = draw(5, 3), draw(4, 3, seed=1), draw(4, seed=2)
+    graph = trace(layers, *args)
+    separate_biases(graph.graph)
+    graph.recompile()
+    torch.testing.assert_close(graph(*args), layers(*args), rtol=1e-14, atol=1e-14)
+    assert number_of(graph.graph, aten.mm.default) == 1
+    assert number_of(graph.graph, aten.addmm.default) == 1  # the one with a factor is left as it is
+
+
+def everything(x: Tensor, weight: Tensor, bias: Tensor, parts: list[Tensor]) -> tuple[Any, ...]:
+    """Something to do for every pass."""
+    same = x.view(5, 4).detach()  # views
+    written = torch.zeros_like(x).copy_(same)  # writes
+    twice = torch.tanh(x) + torch.tanh(x)  # repeats
+    vector = torch.cat([part.flatten() for part in parts]) * 2.0  # vectors
+    return torch.relu(torch.addmm(bias, written, weight)), twice, vector.split([part.numel() for part in parts])
+
+
+def nodes_after(device: str) -> list[Any]:
+    args = draw(5, 4), draw(4, 3), draw(3), [draw(2, seed=i) for i in range(8)]
+    graph = make_fx(everything)(*args)
+    want = graph(*args)
+    for stage in ("record", "compile"):
+        run_passes(graph.graph, stage, device)
+    graph.graph.lint()
+    graph.recompile()
+    torch.testing.assert_close(graph(*args), want, rtol=1e-12, atol=1e-12)
+    return [node.target for node in graph.graph.nodes]
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_each_pass_changes_something_and_can_be_left_out(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    device = PASSES[name].devices[-1]
+    if name == "relus":
+        monkeypatch.setenv(WITHOUT, "narrow")  # it takes the matmul, ReLU or not
+    with_all = nodes_after(device)
+    monkeypatch.setenv(WITHOUT, f"narrow, {name}" if name == "relus" else name)
+    assert name not in enabled_passes() and nodes_after(device) != with_all
+
+
+def test_a_pass_that_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(WITHOUT, "narrow slow")
+    with pytest.raises(ValueError, match=r"^`DISCO_TORCH_WITHOUT` must name passes out of views, .*biases, got slow\.$"):
+        run_passes(trace(torch.tanh, draw(2)).graph, "record", "cpu")

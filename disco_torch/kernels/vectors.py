@@ -1,4 +1,4 @@
-"""Vectors laid out of many parts, taken apart again, for PyTorch's compiler."""
+"""The pass `vectors`: operations on a vector concatenated of many parts are done on the parts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
-from disco_torch.kernels.simplifying import written_into
+from disco_torch.kernels.graphs import written_into
+from disco_torch.types import flatten_tree, unflatten_tree
 
 aten = torch.ops.aten
 
@@ -27,7 +27,7 @@ class Parts:
     nodes: tuple[fx.Node, ...]
 
 
-def part_vectors(graph: fx.Graph) -> None:
+def split_vectors(graph: fx.Graph) -> None:
     """What is done number by number to a vector of parts is done to each of them instead.
 
     Plain PyTorch works best on one vector of all parameters, since each operation is a kernel. A compiler joins operations
@@ -88,7 +88,7 @@ def is_elementwise(node: fx.Node) -> bool:
 
 def of_each(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, Parts]) -> dict[fx.Node, Parts]:
     """The operation on each part, if it is on vectors of the same parts, and on what is the same for all of a vector."""
-    leaves, structure = pytree.tree_flatten((node.args, node.kwargs))
+    leaves, structure = flatten_tree((node.args, node.kwargs))
     vectors = [leaf for leaf in leaves if isinstance(leaf, fx.Node) and leaf in known]
     if not vectors or len({known[vector].sizes for vector in vectors}) > 1:
         return {}
@@ -102,7 +102,7 @@ def of_each(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, Parts]) -> dict
         nodes, start = [], 0
         for i, size in enumerate(sizes):
             each = [parts[leaf][i] if isinstance(leaf, fx.Node) and leaf in parts else leaf for leaf in leaves]
-            args, kwargs = pytree.tree_unflatten(each, structure)
+            args, kwargs = unflatten_tree(each, structure)
             part = graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
             part.meta["val"] = node.meta["val"].narrow(-1, start, size)
             nodes.append(part)
