@@ -24,6 +24,8 @@ nothing flows across.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -47,20 +49,50 @@ from disco_torch.types import (
 )
 
 
+class Steps(NamedTuple):
+    """What the `T` steps between the rows of a rollout earned and how they ended, [T, B] each.
+
+    `is_truncated` marks steps into the last row of an episode cut by a time limit: returns bootstrap from that row and
+    nothing flows across. None: no step was cut.
+    """
+
+    rewards: Tensor
+    is_terminal: Tensor
+    is_truncated: Tensor | None
+
+
+def steps_of(rollout: Rollout) -> Steps:
+    """The steps of a rollout: reward and end of step t are in row t+1, with which they arrived."""
+    return Steps(rollout.rewards[1:], rollout.discounts[1:] == 0, _steps_into_cuts(rollout))
+
+
+def reference_steps(rollout: Rollout) -> Steps:
+    """The steps as the reference's value function reads them when it discovers, one off: step t has reward and end of row t.
+
+    The reference has no time limits. Steps out of a cut episode's last row lead nowhere here, too: see `executed_mean`.
+    """
+    return Steps(rollout.rewards[:-1], rollout.discounts[:-1] == 0, _steps_into_cuts(rollout))
+
+
+def _steps_into_cuts(rollout: Rollout) -> Tensor | None:
+    return None if rollout.truncations is None else rollout.truncations[1:]
+
+
 def rule_inputs(
     rollout: Rollout, agent_out: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None
 ) -> UpdateRuleInputs:
     """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
+    steps = steps_of(rollout)
     learning = agent_out if isinstance(agent_out, LearningOutputs) else LearningOutputs(agent_out)
     return UpdateRuleInputs(
         observations=rollout.observations,
         actions=rollout.actions,
-        rewards=rollout.rewards[1:],
-        is_terminal=rollout.discounts[1:] == 0,
+        rewards=steps.rewards,
+        is_terminal=steps.is_terminal,
         agent_out=learning.outputs,
         behaviour_agent_out={"logits": rollout.behaviour_logits},
         value_out=value_out,
-        is_truncated=None if rollout.truncations is None else rollout.truncations[1:],
+        is_truncated=steps.is_truncated,
         resets=memory_resets(rollout),
         taken_out=learning.taken,
         agent_summary=learning.summary,
@@ -88,6 +120,13 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     """sum(x mask) / (sum(mask) + 1e-8), over [T, B]."""
     check_shape("mask", mask, x.shape, "one entry for each step")
     return torch.sum(x * mask) / (torch.sum(mask) + 1e-8)
+
+
+def executed_mean(x: Tensor, rollout: Rollout) -> Tensor:
+    """The mean of [T, B] over the steps that were executed: all but those out of the last row of a cut episode."""
+    if rollout.truncations is None:
+        return x.mean()
+    return masked_mean(x, (~rollout.truncations[:-1]).to(x.dtype))
 
 
 def check_rollout(rollout: Rollout) -> None:

@@ -1,32 +1,150 @@
-"""Replay: a preallocated ring of trajectories. Accumulating is `collect`'s work; here they are stored and sampled.
+"""Replay: preallocated rings of trajectories, for one agent or for each of a population.
 
 Observations keep their dtype, and of the behaviour only the logits are kept, so that a step takes the observation's bytes
 plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit).
+
+`ReplayState` and the functions of it are pure but for `add_rollout`, which writes into the rings that it is given: nothing
+is read back from the device, so that they can be captured. `Replay` holds such a state for one agent.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from disco_torch.types import Observations, Rollout, tree_leaves, tree_map
+from disco_torch.types import Observations, Rollout, flatten_tree, tree_dataclass, tree_leaves, tree_map
+
+
+@tree_dataclass
+class ReplayState:
+    """The rings of `P` agents, or of one: then all is without the dimension `P`.
+
+    Attributes:
+      trajectories: [P, capacity, rows, ...] leaves, those of `first_state` [P, capacity, ...].
+      sizes: [P], how many of the newest trajectories are the agent's own: a new agent must not learn from the experience of
+        the one whose place it took.
+      next: [], the place that is written next, in all rings: agents add at the same time.
+    """
+
+    trajectories: Rollout
+    sizes: Tensor
+    next: Tensor
+
+
+def empty_replay(capacity: int, example: Rollout) -> ReplayState:
+    """Rings of `capacity` trajectories such as those of a rollout with [P, rows, B, ...] leaves, or [rows, B, ...]."""
+    agents = example.rewards.shape[:-2]  # () or (P,)
+    like, memory = _compact(example), example.first_state
+    like.first_state = None
+    lead = len(agents)
+
+    def ring(x: Tensor) -> Tensor:
+        return x.new_zeros(*agents, capacity, x.shape[lead], *x.shape[lead + 2 :])
+
+    def memory_ring(x: Tensor) -> Tensor:
+        return x.new_zeros(*agents, capacity, *x.shape[lead + 1 :])
+
+    batch = example.rewards.shape[-1]
+    check_fits(capacity, capacity * sum(x.nbytes // batch for x in _tensors((like, memory))), like.rewards.device)
+    rings = tree_map(ring, like)
+    rings.first_state = tree_map(memory_ring, memory)
+    sizes = torch.zeros(agents, dtype=torch.long, device=like.rewards.device)
+    return ReplayState(rings, sizes, sizes.new_zeros(()))
+
+
+def add_rollout(state: ReplayState, rollout: Rollout) -> ReplayState:
+    """Stores each entry of a [P, rows, B] rollout as a trajectory, over the oldest ones; writes into the given rings."""
+    rings, new = state.trajectories, _compact(rollout)
+    capacity, batch = rings.rewards.shape[-2], new.rewards.shape[-1]
+    slots = (state.next + torch.arange(batch, device=state.next.device)) % capacity
+    places, rows = _places(rings, slots.expand(*state.sizes.shape, -1))
+
+    def put(rings: Any, new: Any, where: Tensor) -> None:
+        last = where.ndim - 1
+        for ring, x in zip(_tensors(rings), _tensors(new), strict=True):
+            ring.flatten(0, last).index_copy_(0, where.flatten(), x.flatten(0, last).to(ring.device, ring.dtype))
+
+    put(rings.first_state, new.first_state, places)
+    put(_of_rows(rings), _of_rows(new), rows)
+    return ReplayState(rings, (state.sizes + batch).clamp(max=capacity), (state.next + batch) % capacity)
+
+
+def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> Rollout:
+    """The newest `num_fresh` trajectories of each agent, and one for each of its uniform numbers, [P, n].
+
+    An agent with fewer than `num_fresh` of its own gets them again, from the newest on.
+
+    Returns:
+      A rollout of [P, rows, num_fresh + n, ...].
+    """
+    rings, sizes = state.trajectories, state.sizes.clamp(min=1).unsqueeze(-1)  # [P, 1]
+    # How far back, 0 is the newest; a product may round up to the size itself.
+    back = torch.minimum((uniforms * sizes).long(), sizes - 1)
+    if num_fresh:
+        back = torch.cat([torch.arange(num_fresh, device=back.device) % sizes, back], dim=-1)
+    places, rows = _places(rings, (state.next - 1 - back) % rings.rewards.shape[-2])
+
+    def take(rings: Any, where: Tensor) -> Any:
+        last, flat = where.ndim - 1, where.flatten()
+        return tree_map(lambda ring: ring.flatten(0, last).index_select(0, flat).unflatten(0, where.shape), rings)
+
+    rollout: Rollout = take(_of_rows(rings), rows)
+    rollout.actions, rollout.discounts = rollout.actions.long(), rollout.discounts.to(rollout.rewards.dtype)
+    rollout.first_state = take(rings.first_state, places)
+    return rollout
+
+
+def forget_agents(state: ReplayState, agents: Tensor) -> ReplayState:
+    """Empties the rings of some agents, [n] indices."""
+    return ReplayState(state.trajectories, state.sizes.index_fill(0, agents, 0), state.next)
+
+
+def _places(rings: Rollout, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Of slots [P, n] in each ring: places of the trajectories in all rings, [P, n], and of their rows, [P, rows, n]."""
+    capacity, rows = rings.rewards.shape[-2:]
+    if slots.ndim == 2:
+        firsts = torch.arange(0, slots.shape[0] * capacity, capacity, device=slots.device)
+        slots = slots + firsts.unsqueeze(1)
+    return slots, (slots * rows).unsqueeze(-2) + torch.arange(rows, device=slots.device).unsqueeze(1)
+
+
+def _compact(rollout: Rollout) -> Rollout:
+    """A rollout in the dtypes that are stored."""
+    return dataclasses.replace(rollout, actions=rollout.actions.int(), discounts=rollout.discounts > 0)
+
+
+def _of_rows(rollout: Rollout) -> Rollout:
+    """A rollout without what it has once for each trajectory."""
+    return rollout if rollout.first_state is None else dataclasses.replace(rollout, first_state=None)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [] if tree is None else [leaf for leaf in flatten_tree(tree)[0] if isinstance(leaf, Tensor)]
+
+
+LEADING = {"observations": 2, "first_state": 1}
+"""Dimensions before those of one entry, in the parts of a rollout whose shapes are the caller's."""
+
+
+def _shapes(tree: Any, lead: int) -> list[tuple[int, ...]]:
+    return [tuple(x.shape[lead:]) for x in _tensors(tree)]
 
 
 class Replay:
-    """A ring of `capacity` trajectories of `rows` rows each.
+    """The last `capacity` trajectories of one agent, of `rows` rows each.
 
     Args:
       capacity: trajectories to keep; the oldest are overwritten.
-      rows: of each trajectory.
+      rows: rows of each trajectory.
       observation_example: one observation without leading dimensions.
-      num_actions: how many there are.
-      device: where to keep them.
+      num_actions: number of actions.
+      device: device to store them on.
       memory_example: the agent's memory of one entry, a tree, or None.
     """
 
@@ -44,23 +162,23 @@ class Replay:
         self.capacity, self.rows, self.device = capacity, rows, torch.device(device)
         observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
         self.bytes_per_step = observation_bytes + 4 * num_actions + 10
-        check_fits(capacity, capacity * rows * self.bytes_per_step, self.device)
 
-        def ring(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(capacity, rows, *shape, dtype=dtype, device=self.device)
+        def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(rows, 1, *shape, dtype=dtype, device=self.device)
 
-        self._ring = Rollout(
-            observations=tree_map(lambda x: ring(*x.shape, dtype=x.dtype), observation_example),
-            actions=ring(dtype=torch.int32),
-            rewards=ring(),
-            discounts=ring(dtype=torch.bool),
-            behaviour_logits=ring(num_actions),
-            truncations=ring(dtype=torch.bool),
+        example = Rollout(
+            observations=tree_map(lambda x: blank(*x.shape, dtype=x.dtype), observation_example),
+            actions=blank(dtype=torch.int32),
+            rewards=blank(),
+            discounts=blank(),
+            behaviour_logits=blank(num_actions),
+            truncations=blank(dtype=torch.bool),
+            first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None], memory_example),
         )
-        self._memory = tree_map(lambda x: torch.zeros(capacity, *x.shape, dtype=x.dtype, device=self.device), memory_example)
-        self._cuts = False  # whether any trajectory was cut by a time limit; until then rollouts carry no truncations
-        self._next = 0
-        self._size = 0
+        self.state = empty_replay(capacity, example)
+        self._shapes = {name: _shapes(getattr(example, name), lead) for name, lead in LEADING.items()}
+        self._size = 0  # `state.sizes` on the host, so that nothing waits for a GPU
+        self._has_truncations = False  # whether any rollout carried truncations; until then samples carry none
 
     def __len__(self) -> int:
         """How many trajectories are stored."""
@@ -80,27 +198,18 @@ class Replay:
             raise ValueError(
                 f"`rollout` must hold at most {self.capacity} trajectories, the capacity, got {batch}; raise it."
             )
-        slots = (self._next + torch.arange(batch, device=self.device)) % self.capacity
-        self._cuts = self._cuts or rollout.truncations is not None
+        self._check_shapes(rollout)
+        self._has_truncations = self._has_truncations or rollout.truncations is not None
         if rollout.truncations is None:
-            rollout = _with(rollout, truncations=torch.zeros_like(rollout.discounts, dtype=torch.bool))
-        stored = _with(rollout, discounts=rollout.discounts > 0)
-        memory = stored.first_state
-        self._check_structure(rollout)
-        for ring, new in zip(_leaves(self._ring), _leaves(_with(stored, first_state=None)), strict=True):
-            ring[slots] = new.transpose(0, 1).to(ring.device, ring.dtype)  # [B, rows, ...]
-        for ring, new in zip(_leaves(self._memory), _leaves(memory), strict=True):
-            ring[slots] = new.to(ring.device, ring.dtype)
-        self._next = (self._next + batch) % self.capacity
+            none = torch.zeros_like(rollout.discounts, dtype=torch.bool)
+            rollout = dataclasses.replace(rollout, truncations=none)
+        self.state = add_rollout(self.state, rollout)
         self._size = min(self._size + batch, self.capacity)
 
-    def _check_structure(self, rollout: Rollout) -> None:
-        """Raises where observations or memory are not of the kind that the ring was made for."""
-        pairs = {"observations": (self._ring.observations, rollout.observations, 2)}
-        pairs["first_state"] = (self._memory, rollout.first_state, 1)
-        for name, (ring, new, leading) in pairs.items():
-            wanted = [tuple(leaf.shape[leading:]) for leaf in _leaves(ring)]
-            got = [tuple(leaf.shape[leading:]) for leaf in _leaves(new)]
+    def _check_shapes(self, rollout: Rollout) -> None:
+        """Raises where observations or memory are not of the shapes that the replay was made for."""
+        for name, lead in LEADING.items():
+            wanted, got = self._shapes[name], _shapes(getattr(rollout, name), lead)
             if wanted != got:
                 raise ValueError(f"`{name}` must hold entries of shapes {wanted}, got {got}; make the replay for them.")
 
@@ -114,42 +223,72 @@ class Replay:
             raise ValueError("the replay is empty; add rollouts before sampling.")
         if not 0 <= num_fresh <= batch_size:
             raise ValueError(f"`num_fresh` must lie in 0 .. {batch_size}, got {num_fresh}.")
-        drawn = torch.randint(self._size, (batch_size - num_fresh,), generator=generator, device=self.device)
-        newest = (self._next - 1 - torch.arange(num_fresh, device=self.device) % self._size) % self.capacity
-        slots = torch.cat([newest, drawn])
-        rollout = tree_map(lambda x: x[slots].transpose(0, 1), self._ring)  # [rows, B, ...]
-        return _with(
-            rollout,
-            discounts=rollout.discounts.float(),
-            truncations=rollout.truncations if self._cuts else None,
-            first_state=tree_map(lambda x: x[slots], self._memory),
-        )
+        uniforms = torch.rand(batch_size - num_fresh, generator=generator, device=self.device)
+        rollout = sample_rollout(self.state, uniforms, num_fresh)
+        return rollout if self._has_truncations else dataclasses.replace(rollout, truncations=None)
 
     def state_dict(self) -> dict[str, Any]:
-        """What is stored, without the empty part of the ring."""
-        rings = _leaves(self._ring) + _leaves(self._memory)
-        stored = [leaf[: self._size].to("cpu", copy=True) for leaf in rings]  # never a second ring on a GPU
-        return {"stored": stored, "next": self._next, "size": self._size, "cuts": self._cuts}
+        """What is stored, by name, the oldest trajectory first: tensors [size, rows, ...] on the CPU."""
+        place = int(self.state.next)
+        tensors = {}
+        for name, ring in self._rings().items():
+            # In parts: never a second ring on a GPU.
+            tensors[name] = torch.cat([ring[place : self._size].cpu(), ring[:place].cpu()])
+        return {"size": self._size, "has_truncations": self._has_truncations, "tensors": tensors}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        rings = _leaves(self._ring) + _leaves(self._memory)
-        if [x.shape[1:] for x in state["stored"]] != [x.shape[1:] for x in rings] or state["size"] > self.capacity:
-            raise ValueError("`state` must come from a replay of the same shapes and capacity; use the same settings.")
-        for ring, stored in zip(rings, state["stored"], strict=True):
-            ring[: state["size"]] = stored
-        self._next, self._size, self._cuts = state["next"], state["size"], state["cuts"]
+        """Replaces what is stored by the content of a `state_dict`."""
+        rings = self._rings()
+        size, tensors = self._checked(state, rings)
+        for name, ring in rings.items():
+            ring[:size] = tensors[name].to(ring.device)
+        sizes = torch.full_like(self.state.sizes, size)
+        self.state = ReplayState(self.state.trajectories, sizes, torch.full_like(self.state.next, size % self.capacity))
+        self._size, self._has_truncations = size, bool(state["has_truncations"])
+
+    def _rings(self) -> dict[str, Tensor]:
+        rings = dict(_named(self.state.trajectories))
+        assert len(rings) == len(_tensors(self.state.trajectories))
+        return rings
+
+    def _checked(self, state: dict[str, Any], rings: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
+        """Size and tensors of a `state_dict`; raises where they do not fit into this replay."""
+        missing = [key for key in ("size", "has_truncations", "tensors") if key not in state]
+        if missing:
+            raise ValueError(f"`state` must be the `state_dict` of a replay of this version, got one without {missing}.")
+        size, tensors = int(state["size"]), state["tensors"]
+        if not 0 <= size <= self.capacity:
+            raise ValueError(f"`state` must hold at most {self.capacity} trajectories, the capacity, got {size}; raise it.")
+        if set(tensors) != set(rings):
+            raise ValueError(f"`state` must hold the tensors {sorted(rings)}, got {sorted(tensors)}; use the same settings.")
+        for name, ring in rings.items():
+            wanted, got = (size, *ring.shape[1:]), tensors[name]
+            if tuple(got.shape) != wanted or got.dtype != ring.dtype:
+                raise ValueError(
+                    f"`{name}` of `state` must be {list(wanted)} of {ring.dtype}, got {list(got.shape)} of {got.dtype}; "
+                    "use the same settings."
+                )
+        return size, tensors
 
 
-def _leaves(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-
-
-def _with(rollout: Rollout, **changes: Any) -> Rollout:
-    return dataclasses.replace(rollout, **changes)
+def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a tree, named by where they are, such as `observations.image`."""
+    if isinstance(tree, Tensor):
+        yield name, tree
+        return
+    parts: dict[Any, Any] = {}
+    if dataclasses.is_dataclass(tree):
+        parts = {field.name: getattr(tree, field.name) for field in dataclasses.fields(tree)}
+    elif isinstance(tree, dict):
+        parts = tree
+    elif isinstance(tree, list | tuple):
+        parts = dict(enumerate(tree))
+    for key, part in parts.items():
+        yield from _named(part, f"{name}.{key}" if name else str(key))
 
 
 def check_fits(capacity: int, needed: int, device: torch.device) -> None:
-    """Raises where the memory that a ring needs is not free."""
+    """Raises where the memory that the rings need is not free."""
     free = free_memory(device)
     if needed > free:
         fits = int(capacity * free / needed)
@@ -160,7 +299,7 @@ def check_fits(capacity: int, needed: int, device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a device."""
+    """Bytes that can still be allocated on a device."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     meminfo = Path("/proc/meminfo")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from disco_torch.data import ReplayState
 from disco_torch.discovery.habitats import ActingState, EpisodeSums
 from disco_torch.discovery.mixed_mode import SavedUpdate
-from disco_torch.discovery.rings import RingState
 from disco_torch.training import LearnerState, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, tree_dataclass
 
@@ -40,7 +40,7 @@ class GroupState:
     learners: LearnerState
     values: ValueFunctionState
     acting: ActingState
-    rings: RingState | None
+    replay: ReplayState | None
     window: list[WindowUpdate]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +11,20 @@ from torch import Tensor
 from torch.func import vmap
 
 from disco_torch.agents import Agent, actions_from
+from disco_torch.data import act_rows
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
 from disco_torch.envs import EnvStep, PureEnvironment, make_env
-from disco_torch.types import Params, Rollout, tree_dataclass
+from disco_torch.types import Params, Rollout, tree_dataclass, tree_map
 
 
 @tree_dataclass
 class ActingState:
-    """Where all copies of the `P` agents stand.
+    """Where the `P` agents stand, each in `B` parallel environments.
 
     Attributes:
-      worlds: for each habitat its environment's state, a tree of [agents * copies, ...].
-      steps: for each habitat the rows to act on next.
-      returns: [P, copies], of the episodes under way.
+      worlds: for each habitat its environment's state, a tree of [agents * B, ...].
+      steps: for each habitat what its environments showed last, [agents * B, ...].
+      returns: [P, B] float64, of the running episodes.
     """
 
     worlds: list[Any]
@@ -33,7 +34,13 @@ class ActingState:
 
 @tree_dataclass
 class EpisodeSums:
-    """Of the episodes that ended, [P] each: their number and the sum of their returns; and the steps' rewards."""
+    """Sums over steps and environments, [P] each.
+
+    Attributes:
+      count, returns: number of the episodes that ended, and the sum of their returns.
+      rewards: sum of all rewards.
+      positive, negative: number of rewards above and below 0.
+    """
 
     count: Tensor
     returns: Tensor
@@ -42,9 +49,12 @@ class EpisodeSums:
     negative: Tensor
 
 
+ActingRow = tuple[Rollout, EpisodeSums]
+
+
 @dataclass(frozen=True)
 class Habitat:
-    """An environment with the copies of this process's agents, and which of its agents these are."""
+    """The parallel environments of this process's agents in one habitat, and which of its agents these are."""
 
     config: HabitatConfig
     env: PureEnvironment
@@ -69,22 +79,29 @@ class Habitats:
     """All environments of a group, for the agents that this process has.
 
     Args:
-      config: of the group.
-      copies: of its environment that each agent acts in.
+      config: configuration of the group.
+      num_envs: parallel environments that each agent acts in, `B`.
+      device: device of the environments.
+      dtype: floating-point type of the rows.
       rank, size: this process among all.
+
+    Attributes:
+      truncates: whether a time limit may cut episodes in any of the group's environments, of all processes. If not,
+        rollouts carry no truncations.
     """
 
     def __init__(
-        self, config: GroupConfig, copies: int, device: torch.device, dtype: torch.dtype, rank: int = 0, size: int = 1
+        self, config: GroupConfig, num_envs: int, device: torch.device, dtype: torch.dtype, rank: int = 0, size: int = 1
     ) -> None:
-        self.copies, self.device, self.dtype = copies, device, dtype
-        # An environment of which no agent is this process's has a copy nevertheless: its numbers are drawn everywhere.
+        self.num_envs, self.device, self.dtype = num_envs, device, dtype
+        # An environment without agents of this process is made nevertheless: its numbers are drawn in every process.
         self.all = [
-            Habitat(habitat, make_pure(habitat, max(1, len(mine)) * copies, device), mine)
+            Habitat(habitat, make_pure(habitat, max(1, len(mine)) * num_envs, device), mine)
             for habitat, mine in zip(config.habitats, shares_of(config, rank, size), strict=True)
         ]
         self.num_actions = max(habitat.env.num_actions for habitat in self.all)
         self.observation_size = max(habitat.env.observation_example.numel() for habitat in self.all)
+        self.truncates = any(habitat.env.truncates for habitat in self.all)
         self.ids: list[int] = []
         """Of this process's agents, their places in the group."""
         self.total = 0
@@ -98,59 +115,56 @@ class Habitats:
         return len(self.ids)
 
     def draws(self, rows: int, generator: torch.Generator) -> tuple[Tensor, list[Tensor]]:
-        """The uniform numbers of `rows` steps: of the actions, [rows, P, copies, A], and of each environment.
+        """The uniform numbers of `rows` steps: of the actions, [rows, P, B, A], and of each environment.
 
         Drawn for the agents of all processes, of which this one takes its own: so the population's games do not depend on
         how it is split.
         """
-        n, A, copies = self.total, self.num_actions, self.copies
-        uniforms = torch.rand(rows, n, copies, A, generator=generator, device=self.device)
+        n, A, B = self.total, self.num_actions, self.num_envs
+        uniforms = torch.rand(rows, n, B, A, generator=generator, device=self.device)
         worlds = []
         for habitat in self.all:
             draws = habitat.env.step_draws + habitat.env.episode_draws
-            drawn = torch.rand(rows, habitat.config.agents, copies, draws, generator=generator, device=self.device)
+            drawn = torch.rand(rows, habitat.config.agents, B, draws, generator=generator, device=self.device)
             if habitat.mine:
                 mine = slice(habitat.mine[0], habitat.mine[-1] + 1)
-                worlds.append(drawn[:, mine].flatten(1, 2))  # [rows, agents * copies, draws]
+                worlds.append(drawn[:, mine].flatten(1, 2))  # [rows, agents * B, draws]
         return (uniforms if self.num_agents == n else uniforms[:, self.ids]), worlds
 
     def begin(self, agent: int, generator: torch.Generator) -> tuple[int, Any, EnvStep]:
-        """A level for one agent of this process and an episode in each of its copies: its habitat, and state and rows."""
+        """A level for one agent of this process and an episode in each of its environments: habitat, state and step."""
         i = 0
         while agent >= self.habitats[i].num_agents:
             agent -= self.habitats[i].num_agents
             i += 1
         env = self.habitats[i].env
-        level = torch.rand(1, env.level_draws, generator=generator).expand(self.copies, -1)
-        episodes = torch.rand(self.copies, env.episode_draws, generator=generator)
+        level = torch.rand(1, env.level_draws, generator=generator).expand(self.num_envs, -1)
+        episodes = torch.rand(self.num_envs, env.episode_draws, generator=generator)
         return i, *env.start(level.to(self.device), episodes.to(self.device))
 
     def observations(self, steps: list[EnvStep]) -> Tensor:
-        """What all agents see, flat and padded with zeros, [P, copies, size]."""
-        padded = []
-        for step in steps:
-            flat = step.observations.flatten(1)
-            flat = torch.nn.functional.pad(flat, (0, self.observation_size - flat.shape[1]))
-            padded.append(flat.unflatten(0, (-1, self.copies)))
-        return torch.cat(padded)
+        """What all agents act on, flat and padded with zeros, [P, B, size]."""
+        return self._padded([step.observations for step in steps])
+
+    def _padded(self, observations: list[Tensor]) -> Tensor:
+        flat = [x.flatten(1) for x in observations]
+        return self.join([torch.nn.functional.pad(x, (0, self.observation_size - x.shape[1])) for x in flat])
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
-        """From [agents * copies] of each habitat to [P, copies]."""
-        return torch.cat([part.unflatten(0, (-1, self.copies)) for part in parts])
+        """From [agents * B, ...] of each habitat to [P, B, ...]."""
+        return torch.cat([part.unflatten(0, (-1, self.num_envs)) for part in parts])
 
     def act(
-        self, agent: Agent, params: Params, state: ActingState, uniforms: Tensor, worlds: list[Tensor]
-    ) -> tuple[ActingState, Rollout, EpisodeSums]:
-        """One step of all copies: a pure function, of the uniform numbers [P, copies, A] and those of the environments.
+        self, agent: Agent, params: Params, state: ActingState, uniforms: Tensor, worlds: Sequence[Tensor]
+    ) -> tuple[ActingState, ActingRow]:
+        """One step of all agents: a pure function, of uniform numbers [P, B, A] and those of the environments.
 
-        Returns the next state, a row of each agent's rollout [P, copies, ...], and what ended with the step.
+        Returns the next state, and its row: one of each agent's rollout, [P, B, ...], and what ended with the step.
         """
         observations = self.observations(state.steps)
-        rewards = self.join([step.rewards for step in state.steps]).to(self.dtype)
-        discounts = self.join([step.discounts for step in state.steps]).to(self.dtype)
         logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, observations)  # each with its own parameters
         actions = actions_from(logits, uniforms)
-        row = Rollout(observations, actions, rewards, discounts, logits)
+        row = self._row(state.steps, observations, actions, logits)
         next_worlds, steps, first = [], [], 0
         for habitat, world, numbers in zip(self.habitats, state.worlds, worlds, strict=True):
             own = actions[first : first + habitat.num_agents].flatten() % habitat.env.num_actions
@@ -158,20 +172,49 @@ class Habitats:
             next_worlds.append(world)
             steps.append(step)
             first += habitat.num_agents
-        earned = self.join([step.rewards for step in steps]).to(self.dtype)
-        ends = self.join([step.episode_ends for step in steps]).to(self.dtype)
-        returns = state.returns + earned
-        sums = EpisodeSums(ends.sum(1), (returns * ends).sum(1), earned.sum(1), (earned > 0).sum(1), (earned < 0).sum(1))
-        return ActingState(next_worlds, steps, returns * (1.0 - ends)), row, sums
+        rewards = self.join([step.rewards for step in steps]).to(self.dtype)
+        ends = self.join([step.episode_ends for step in steps])
+        returns = state.returns + rewards
+        ended = torch.where(ends, returns, 0.0).sum(1).to(self.dtype)
+        sums = EpisodeSums(ends.to(self.dtype).sum(1), ended, rewards.sum(1), (rewards > 0).sum(1), (rewards < 0).sum(1))
+        return ActingState(next_worlds, steps, torch.where(ends, 0.0, returns)), (row, sums)
+
+    def _row(self, steps: list[EnvStep], observations: Tensor, actions: Tensor, logits: Tensor) -> Rollout:
+        """As `rollout_row` of `disco_torch.data`: a cut row shows the last observation of its episode, and is marked."""
+        shown, truncations = observations, None
+        if self.truncates:
+            finals = [step.observations if step.final_observations is None else step.final_observations for step in steps]
+            shown, truncations = self._padded(finals), self.join([step.truncations for step in steps])
+        rewards = self.join([step.rewards for step in steps]).to(self.dtype)
+        discounts = self.join([step.discounts for step in steps]).to(self.dtype)
+        return Rollout(shown, actions, rewards, discounts, logits, truncations)
 
 
-def make_pure(config: HabitatConfig, copies: int, device: torch.device) -> PureEnvironment:
+def collect_population(
+    step: Callable[[ActingState, tuple[Tensor, Sequence[Tensor]]], tuple[ActingState, ActingRow]],
+    state: ActingState,
+    uniforms: Tensor,
+    worlds: list[Tensor],
+) -> tuple[ActingState, Rollout, EpisodeSums]:
+    """A rollout of all agents, [P, rows, B, ...], and what ended in it.
+
+    Args:
+      step: `Habitats.act` for some parameters, of a state and the numbers of one step.
+      state: where the agents stand.
+      uniforms, worlds: numbers of all steps, as `Habitats.draws` gives them.
+    """
+    numbers = zip(uniforms.unbind(), zip(*(world.unbind() for world in worlds), strict=True), strict=True)
+    state, (rollout, sums) = act_rows(step, state, numbers, dim=1)
+    return state, rollout, tree_map(lambda x: x.sum(1), sums)
+
+
+def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> PureEnvironment:
     if "level_seed" in config.env_args:
         raise ValueError(
             f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
             f"{config.env!r}; every life draws a level of its own."
         )
-    env = make_env(config.env, copies, device=device, **config.env_args)
+    env = make_env(config.env, num_envs, device=device, **config.env_args)
     if not isinstance(env, PureEnvironment):
         raise ValueError(
             f"`env` of a habitat must be `catch` or a family of tensors, got {config.env!r}; see docs/environments.md."

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from disco_torch.data import memory_resets
+from disco_torch.data import add_rollout, memory_resets, sample_rollout
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, along
-from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats
+from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats, collect_population
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, SavedUpdate
-from disco_torch.discovery.rings import Rings
 from disco_torch.kernels import SideStream, prefetched
 from disco_torch.training import LearnerState, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, ValueOuts, map_trees, tree_map
@@ -34,14 +33,12 @@ class InnerLoop:
       config: the discovery.
       meta_gradient: of one agent, with its learner and its value function.
       habitats: the agents' environments.
-      rings: the agents' replay, or None.
       shared_value_groups: value functions, each of which equally many agents share, in order; 0 for one for each agent.
     """
 
     config: DiscoverConfig
     meta_gradient: MixedModeMetaGradient
     habitats: Habitats
-    rings: Rings | None
     shared_value_groups: int
 
     def act(self, params: Params, acting: ActingState, uniforms: Tensor, worlds: list[Tensor]) -> Any:
@@ -139,13 +136,7 @@ class Steps:
         self, params: Params, acting: ActingState, uniforms: Tensor, worlds: list[Tensor]
     ) -> tuple[ActingState, Rollout, EpisodeSums]:
         """Acts for as many rows as there are uniform numbers; the rollouts are [P, rows, environments, ...]."""
-        rows, sums = [], []
-        for t in range(uniforms.shape[0]):
-            acting, row, ended = self.act(params, acting, uniforms[t], [world[t] for world in worlds])
-            rows.append(row)
-            sums.append(ended)
-        rollout = map_trees(lambda *xs: torch.stack(xs, dim=1), *rows)
-        return acting, rollout, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums)
+        return collect_population(lambda state, numbers: self.act(params, state, *numbers), acting, uniforms, worlds)
 
 
 def meta_update(
@@ -155,7 +146,7 @@ def meta_update(
 
     A function of tensors, which writes into the replay alone.
     """
-    config, learners, values, acting, rings = loop.config, state.learners, state.values, state.acting, state.rings
+    config, learners, values, acting, replay = loop.config, state.learners, state.values, state.acting, state.replay
     sums: list[EpisodeSums] = []
     numbers = iter(draws.collections)
 
@@ -173,9 +164,9 @@ def meta_update(
     agent_logs: list[Logs] = []
     for n in range(updates):
         batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
-        if loop.rings is not None and rings is not None:
-            rings = loop.rings.add(rings, batch)
-            batch = loop.rings.sample(rings, draws.batches[n], config.num_fresh)
+        if replay is not None:
+            replay = add_rollout(replay, batch)
+            batch = sample_rollout(replay, draws.batches[n], config.num_fresh)
         # Logs are needed of the last update alone.
         update = steps.update_agents if n + 1 == updates else steps.update_agents_silently
         after, gains, logits, *agent_logs = contiguous(update(rule_params, learners, batch, rates))
@@ -190,7 +181,7 @@ def meta_update(
     logs |= {f"agent/{name}": value for name, value in own_logs.items()}
     gradient = GroupGradient(grads, logs, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums))
     overlapping = window[-overlap:] if overlap else []  # what the next window shares with this one
-    return GroupState(learners, values, acting, rings, overlapping), gradient
+    return GroupState(learners, values, acting, replay, overlapping), gradient
 
 
 def window_gradient(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from disco_torch.data import executed_mean
 from disco_torch.rules import categorical_kl, entropy, policy_gradient_loss
 from disco_torch.types import AgentOutput, Logs, Rollout, Targets, ValueOuts
 from disco_torch.values import select_action
@@ -42,7 +43,7 @@ def validation_loss(
     logits, actions = agent_out["logits"][:-1], valid.actions[:-1]
     assert value_out.normalized_adv is not None and value_out.adv is not None
     assert value_out.value is not None and value_out.rho is not None
-    pg_loss = policy_gradient_loss(logits, actions, value_out.normalized_adv).mean()
+    pg_loss = executed_mean(policy_gradient_loss(logits, actions, value_out.normalized_adv), valid)
     policy_entropy = entropy(logits).mean()
     z_taken = select_action(agent_out["z"][:-1], actions)
     prediction_entropy = entropy(agent_out["y"]).mean() + entropy(z_taken).mean()

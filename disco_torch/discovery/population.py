@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from disco_torch.agents import Agent
+from disco_torch.data import empty_replay, forget_agents
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate
 from disco_torch.discovery.habitats import ActingState, Habitats
 from disco_torch.discovery.inner_loop import InnerLoop
 from disco_torch.discovery.mixed_mode import MixedModeMetaGradient, SavedUpdate
-from disco_torch.discovery.rings import Rings, forget
 from disco_torch.discovery.schedule import Schedule
 from disco_torch.kernels import Speed
 from disco_torch.rules import DiscoUpdateRule
@@ -62,12 +62,9 @@ class Population:
         self.lives = [0] * self.num_agents
         self.ages = [0] * self.num_agents
         self.lifetimes = [0] * self.num_agents
-        self.rings: Rings | None = None
-        if config.replay_capacity and self.num_agents:
-            self.rings = Rings(config.replay_capacity, self.blank_rollout(config.num_envs))
         if self.num_agents:
             self.state = self._first_state()
-        self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.rings, self.shared_value_groups)
+        self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.shared_value_groups)
         self.schedule = Schedule(self.loop, speed)
 
     def _shared_value_groups(self, size: int) -> int:
@@ -120,9 +117,11 @@ class Population:
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
         joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
-        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=self.rates.dtype, device=self.device)
+        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
-        return GroupState(learners, values, acting, None if self.rings is None else self.rings.empty(), [])
+        capacity = self.config.replay_capacity
+        replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
+        return GroupState(learners, values, acting, replay, [])
 
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
@@ -150,8 +149,8 @@ class Population:
             self._replace(agent, agent in failed)
         if due:
             which, state = torch.tensor(due, device=self.device), self.state
-            if state.rings is not None:
-                state.rings = forget(state.rings, which)
+            if state.replay is not None:
+                state.replay = forget_agents(state.replay, which)
             for update in state.window:
                 assert update.alive is not None
                 update.alive = update.alive.index_fill(0, which, 0.0)
@@ -181,7 +180,8 @@ class Population:
         numbers = torch.zeros(rows, dtype=self.rates.dtype, device=self.device)
         observations = torch.zeros(*rows, self.habitats.observation_size, device=self.device)
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
-        return Rollout(observations, numbers.long(), numbers, numbers, logits)
+        truncations = numbers.bool() if self.habitats.truncates else None
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations)
 
     def blank_update(self, rule_params: Params) -> WindowUpdate:
         """An update of the window in its shapes, from one that is made for this alone."""

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from disco_torch.data import ReplayState
 from disco_torch.discovery.group_state import WindowUpdate
 from disco_torch.discovery.population import Population
-from disco_torch.discovery.rings import RingState
 from disco_torch.types import Params
 
 Plain = dict[str, Any]
@@ -21,7 +21,7 @@ Plain = dict[str, Any]
 def group_parts(group: Population, optimizers: Any) -> Any:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     state = group.state
-    rings = None if state.rings is None else (state.rings.rings, state.rings.sizes)
+    rings = None if state.replay is None else (state.replay.trajectories, state.replay.sizes)
     records = [(update.saved, update.rollout, update.alive) for update in state.window]
     values = None if group.shared_value_groups else state.values
     return state.learners, values, state.acting.returns, rings, records, optimizers
@@ -43,7 +43,7 @@ def save_group(group: Population, optimizers: Any) -> Plain:
         "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
         "worlds": worlds,
         "window": [cpu_leaves(update.rule_params) for update in group.state.window],
-        "position": 0 if group.state.rings is None else int(group.state.rings.next),
+        "position": 0 if group.state.replay is None else int(group.state.replay.next),
         "generator": group.generator.get_state(),
     }
 
@@ -95,8 +95,8 @@ def load_group(group: Population, whole: Plain, optimizers: Any, eta: Params, sa
     learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
     state.learners, state.acting.returns = learners, returns
     state.values = fill(state.values, whole["shared_values"]) if group.shared_value_groups else values
-    if state.rings is not None:
-        state.rings = RingState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
+    if state.replay is not None:
+        state.replay = ReplayState(rings[0], rings[1], torch.full_like(state.replay.next, whole["position"]))
     for update, (saved, rollout, alive) in zip(state.window, records, strict=True):
         update.saved, update.rollout, update.alive = saved, rollout, alive
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])

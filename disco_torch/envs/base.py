@@ -1,8 +1,9 @@
-"""What every environment is: a batch of copies that step together, and one layout of what a step gives.
+"""The protocol of all environments: a batch of parallel ones that step together, and one layout of what a step gives.
 
-`B` copies. A step answers with one row for each copy: what arrived (reward, discount), and the observation to act on next.
+A step of `B` parallel environments gives one row of each: what arrived (reward, discount), and the observation to act on
+next.
 
-    the episode goes on     observations = s_{t+1}    discounts 1
+    the episode continues   observations = s_{t+1}    discounts 1
     it ended                observations = s'_0       discounts 0    is_first, episode_ends
     a time limit cut it     observations = s'_0       discounts 1    is_first, episode_ends, truncations;
                                                                      final_observations = the last of the cut episode
@@ -29,7 +30,7 @@ State = Any
 
 @tree_dataclass
 class EnvStep:
-    """One row of every copy, on the environment's device.
+    """One row of each parallel environment, on their device.
 
     Attributes:
       observations: tree of [B, ...], what the agent acts on next.
@@ -52,18 +53,19 @@ class EnvStep:
 
 
 class EnvironmentFailure(RuntimeError):
-    """An environment raised, died or gave something that cannot be learned from; says which, when and in which copy."""
+    """An environment raised, died or gave something that cannot be learned from; says which, when and at which index."""
 
 
 class Environment(ABC):
-    """A batch of `num_envs` copies of one environment with discrete actions.
+    """A batch of `num_envs` parallel environments with discrete actions.
 
     Attributes:
       name: for messages and logs.
-      num_envs: how many copies step together, `B`.
+      num_envs: number of parallel environments, `B`.
       num_actions: actions are 0 .. num_actions - 1.
       device: where the tensors of each `EnvStep` lie.
       observation_example: one observation without the leading dimension, zeros in the shapes and dtypes that come.
+      truncates: whether a time limit may cut its episodes; its steps then hold `final_observations`.
       saves_state: whether `state` is the whole state, so that a checkpoint can hold it and a step is a pure function.
     """
 
@@ -72,18 +74,19 @@ class Environment(ABC):
     num_actions: int
     device: torch.device
     observation_example: Observations
+    truncates: bool = False
     saves_state: bool = False
 
     @abstractmethod
     def reset(self, generator: torch.Generator) -> tuple[State, EnvStep]:
-        """Begins an episode in every copy; randomness comes from `generator`."""
+        """Begins an episode in every environment; randomness comes from `generator`."""
 
     @abstractmethod
     def step(self, state: State, actions: Tensor, generator: torch.Generator) -> tuple[State, EnvStep]:
-        """Takes `actions`, [B] integers, in the copies that `state` describes."""
+        """Takes `actions`, [B] integers, in the environments that `state` describes."""
 
     def render(self, state: State = None) -> np.ndarray | None:
-        """An image of copy 0, [height, width, 3] uint8, or None if this environment draws none."""
+        """An image of environment 0, [height, width, 3] uint8, or None if it draws none."""
         return None
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from disco_torch.envs.levels import draw_integers
 
 
 class Canvas:
-    """A grid of `rows` by `columns` cells for each copy; row 0 is on top.
+    """A grid of `rows` by `columns` cells for each environment; row 0 is on top.
 
     Attributes:
       row_of: [rows, 1], each row's number.

@@ -124,7 +124,7 @@ class Bricks(LevelEnvironment):
         caught, lost = at_bottom & on_paddle, at_bottom & ~on_paddle
         thrown_back = breaks | caught
         row = torch.where(thrown_back, episode.row, ahead_row)
-        # Off the paddle the ball goes on sideways: on diagonals alone it would only ever reach every other cell.
+        # Off the paddle the ball keeps moving sideways: on diagonals alone it would only ever reach every other cell.
         column = torch.where(breaks, episode.column, ahead_column)
         down = torch.where(thrown_back, -episode.down, episode.down).masked_fill(row == 0, 1)
         right = torch.where(caught & (actions != STAY), actions - STAY, episode.right)

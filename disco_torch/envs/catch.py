@@ -1,4 +1,4 @@
-"""Catch: a ball falls, a paddle on the last row moves below it. Every copy is a row of tensors, on any device."""
+"""Catch: a ball falls, a paddle on the last row moves below it. Every game is a row of tensors, on any device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from disco_torch.checks import check_positive
 from disco_torch.envs.base import EnvStep
-from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of, select_envs
 from disco_torch.types import tree_dataclass
 
 LEFT, STAY, RIGHT = range(3)
@@ -58,16 +58,13 @@ class Catch(PureEnvironment):
         ends = ball_row == self.rows - 1  # [B]
         caught = paddle_column == state.ball_column
         rewards = (2.0 * caught.float() - 1.0).masked_fill(~ends, 0.0)
-        fresh = self._new_games(uniforms)
-        state = CatchState(
-            ball_row=torch.where(ends, fresh.ball_row, ball_row),
-            ball_column=torch.where(ends, fresh.ball_column, state.ball_column),
-            paddle_column=torch.where(ends, fresh.paddle_column, paddle_column),
-        )
+        state = CatchState(ball_row, state.ball_column, paddle_column)
+        if self.autoreset:
+            state = select_envs(ends, self._new_games(uniforms), state)
         return state, row_of(self._boards(state), rewards, ends, is_first=ends)
 
     def render(self, state: CatchState | None = None) -> np.ndarray | None:
-        """The board of copy 0 as an image; None without a state."""
+        """The board of game 0 as an image; None without a state."""
         return None if state is None else draw_board(self._boards(state)[0].cpu().numpy())
 
     def _new_games(self, uniforms: Tensor) -> CatchState:

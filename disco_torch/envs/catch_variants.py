@@ -41,7 +41,7 @@ class CatchLevel:
 class CatchEpisode:
     """Left end of the paddle [B]; row and column of each ball [B, MAX_BALLS], counted on the level's own board.
 
-    A ball with a negative row is still to come. One that lies at the paddle's row or below has been judged.
+    A ball with a negative row is still to come. One that lies at the paddle's row or below has been scored.
     """
 
     paddle: Tensor

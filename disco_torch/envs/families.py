@@ -23,7 +23,10 @@ FAMILIES: dict[str, type[LevelEnvironment]] = {
 
 
 def make_family(name: str, num_envs: int, device: str | torch.device, arguments: dict[str, Any]) -> LevelEnvironment:
-    """`num_envs` copies of a family, with arguments as a command line gives them: a `level_seed` of "none" is None."""
+    """Makes `num_envs` parallel environments of a family.
+
+    Arguments are as a command line gives them: a `level_seed` of "none" is None.
+    """
     family = FAMILIES[name]
     known = family_arguments(family)
     unknown = sorted(set(arguments) - set(known))
@@ -35,5 +38,5 @@ def make_family(name: str, num_envs: int, device: str | torch.device, arguments:
 
 
 def family_arguments(family: type[LevelEnvironment]) -> list[str]:
-    """What a family can be made with besides the number of copies and the device."""
+    """What a family can be made with besides the number of environments and the device."""
     return [name for name in inspect.signature(family).parameters if name not in ("num_envs", "device")]

@@ -44,6 +44,7 @@ class GymnasiumEnvironment(Environment):
       autoreset_mode: a name from above or Gymnasium's `AutoresetMode`; read from `env.metadata` unless given.
     """
 
+    truncates = True
     saves_state = False
 
     def __init__(

@@ -1,7 +1,7 @@
 """Families of procedurally varied environments: what they share.
 
 A family draws levels, whose rules and layouts vary, and plays them. Everything is a tensor with one row for each of the `B`
-copies, and a step is a pure function of state, actions and uniform numbers.
+parallel environments, and a step is a pure function of state, actions and uniform numbers.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from disco_torch.checks import check_positive
 from disco_torch.envs.base import EnvStep
-from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of
-from disco_torch.types import tree_dataclass
+from disco_torch.envs.pure import PureEnvironment, draw_integers, row_of, select_envs
+from disco_torch.types import tree_dataclass, tree_map
 
-__all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_copies"]
+__all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_envs"]
 
 Split = Literal["train", "held-out"]
-"""Levels to discover on, and levels kept apart to judge with; each family says what sets them apart."""
+"""Levels to discover on, and levels held out to evaluate on; each family says what sets them apart."""
 
 COLOURS = ((255, 255, 255), (110, 110, 110), (240, 190, 40), (220, 60, 60), (70, 170, 90), (80, 130, 230), (180, 90, 200))
-"""Of the planes of an observation, in images."""
+"""Colours of the planes of an observation, in images."""
 
 
 @tree_dataclass
 class LevelState:
-    """Which level each copy plays and where it stands, trees of [B, ...] each."""
+    """Which level each environment plays and where it stands, trees of [B, ...] each."""
 
     levels: Any
     episode: Any
@@ -39,8 +38,8 @@ class LevelState:
 class LevelEnvironment(PureEnvironment):
     """Base of all families: a family implements `draw_levels`, `begin`, `advance` and `observe`.
 
-    Every copy keeps its level until `reset`. With a `level_seed` all copies play the one level that it stands for; with None
-    `reset` draws a level for each copy from its generator.
+    Every environment keeps its level until `reset`. With a `level_seed` all play the one level that it stands for; with None
+    `reset` draws a level for each from its generator.
 
     An update never learns from the first action of an episode (see `disco_torch.data.alignment`), so in no family does it
     decide the episode.
@@ -54,7 +53,7 @@ class LevelEnvironment(PureEnvironment):
         level_seed: int | None = 0,
         device: str | torch.device = "cpu",
     ) -> None:
-        check_positive("num_envs", num_envs, "it is the number of copies that step together")
+        check_positive("num_envs", num_envs, "it is the number of parallel environments")
         if split not in ("train", "held-out"):
             raise ValueError(f"`split` must be 'train' or 'held-out', got {split!r}.")
         self.num_envs, self.split, self.level_seed = num_envs, split, level_seed
@@ -78,8 +77,8 @@ class LevelEnvironment(PureEnvironment):
           uniforms: [B, step_draws].
 
         Returns:
-          The next state, the rewards [B] float32, and whether the episode ended [B] bool. The state after an end is not
-          used.
+          The next state, the rewards [B] float32, and whether the episode ended [B] bool. The state after an end is
+          only drawn, never stepped on.
         """
 
     @abstractmethod
@@ -97,9 +96,10 @@ class LevelEnvironment(PureEnvironment):
         """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
         levels, steps = state.levels, self.step_draws
         episode, rewards, ends = self.advance(levels, state.episode, actions, uniforms[:, :steps])
-        # A new episode is begun in every copy, used or not: nothing depends on the data but the numbers.
-        fresh = self.begin(levels, uniforms[:, steps:])
-        state = LevelState(levels, select_copies(ends, fresh, episode))
+        if self.autoreset:
+            # A new episode is begun in every environment, used or not: nothing depends on the data but the numbers.
+            episode = select_envs(ends, self.begin(levels, uniforms[:, steps:]), episode)
+        state = LevelState(levels, episode)
         return state, row_of(self.observe(levels, state.episode), rewards, ends, is_first=ends)
 
     def _level_uniforms(self, generator: torch.Generator) -> Tensor:
@@ -111,16 +111,11 @@ class LevelEnvironment(PureEnvironment):
         return torch.rand(1, self.level_draws, generator=own, dtype=torch.float32).to(self.device).expand_as(drawn)
 
     def render(self, state: LevelState | None = None) -> np.ndarray | None:
-        """What copy 0 shows its agent, planes as colours and numbers as a row of cells; None without a state."""
+        """What environment 0 shows its agent, planes as colours and numbers as a row of cells; None without a state."""
         if state is None:
             return None
-        one = pytree.tree_map(lambda x: x[:1], state)
+        one = tree_map(lambda x: x[:1], state)
         return draw_planes(self.observe(one.levels, one.episode)[0].cpu().numpy())
-
-
-def select_copies(which: Tensor, a: Any, b: Any) -> Any:
-    """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
-    return pytree.tree_map(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def draw_planes(planes: np.ndarray, cell: int = 16) -> np.ndarray:

@@ -13,7 +13,9 @@ from disco_torch.envs.gymnasium_env import make_gymnasium
 
 
 def make_env(name: str, num_envs: int, *, device: str | torch.device = "cpu", **kwargs: Any) -> Environment:
-    """Makes `num_envs` copies: "catch" and the families as tensors on `device`, any other name as an id of Gymnasium.
+    """Makes `num_envs` parallel environments.
+
+    "catch" and the families are tensors on `device`; any other name is an id of Gymnasium.
 
     `kwargs` go to `Catch` (rows, columns), to the family (split, level_seed, and what it takes itself) or to
     `make_gymnasium` (vectorization_mode, and what the environment takes).

@@ -1,37 +1,44 @@
 """Environments whose step is a pure function of tensors: state, actions and uniform numbers in, state and row out.
 
 All randomness comes in as numbers, so that a step runs on any device, can be captured and batched, and gives the same games
-however the copies are split over processes.
+however the environments are split over processes.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from disco_torch.checks import check_actions, check_shape
 from disco_torch.envs.base import Environment, EnvStep, State
+from disco_torch.types import map_trees
+
+Tree = TypeVar("Tree")
 
 
 class PureEnvironment(Environment):
     """An environment that implements `start` and `step_with`.
 
     Attributes:
-      level_draws: uniform numbers in [0, 1) that make a copy's level; 0 where all copies are alike.
+      level_draws: uniform numbers in [0, 1) that make an environment's level; 0 where all are alike.
       episode_draws: those that begin an episode.
-      step_draws: those that a step takes besides.
+      step_draws: those that a step takes in addition.
+      autoreset: whether a step that ends an episode begins the next one. False leaves the last state, to draw it; such a
+        state cannot be stepped on.
     """
 
     saves_state = True
+    autoreset: bool = True
     level_draws: int = 0
     episode_draws: int
     step_draws: int = 0
 
     @abstractmethod
     def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[State, EnvStep]:
-        """Begins an episode in each copy, from uniform numbers [B, level_draws] and [B, episode_draws]."""
+        """Begins an episode in each environment, from uniform numbers [B, level_draws] and [B, episode_draws]."""
 
     @abstractmethod
     def step_with(self, state: State, actions: Tensor, uniforms: Tensor) -> tuple[State, EnvStep]:
@@ -41,7 +48,7 @@ class PureEnvironment(Environment):
         return self.start(self._level_uniforms(generator), self._uniforms(generator, self.episode_draws))
 
     def step(self, state: State, actions: Tensor, generator: torch.Generator) -> tuple[State, EnvStep]:
-        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
+        check_shape("actions", actions, (self.num_envs,), "it needs one action for each environment")
         check_actions("actions", actions, self.num_actions)
         return self.step_with(state, actions, self._uniforms(generator, self.step_draws + self.episode_draws))
 
@@ -68,6 +75,11 @@ def row_of(observations: Tensor, rewards: Tensor, ends: Tensor, is_first: Tensor
         is_first=is_first,
         episode_ends=ends,
     )
+
+
+def select_envs(which: Tensor, a: Tree, b: Tree) -> Tree:
+    """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
+    return map_trees(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def draw_integers(uniforms: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:

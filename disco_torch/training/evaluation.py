@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
+from gymnasium.vector import AutoresetMode
 
 from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
-from disco_torch.data import init_actor
-from disco_torch.envs import FAMILIES, Environment, make_env
+from disco_torch.data import act, agent_step, init_actor
+from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
 from disco_torch.files import replacing
 from disco_torch.training.checkpoint import load_checkpoint
 from disco_torch.training.folder import RunFolder
@@ -48,31 +48,33 @@ def evaluate(
 ) -> Evaluation:
     """Plays at least `episodes` whole episodes.
 
-    Every copy of the environment plays as many as the others: to stop at the first so many that end would favour short ones.
+    Every parallel environment plays equally many: stopping at the first so many that end would favour short ones.
+
+    Args:
+      agent, params: the agent to evaluate.
+      env: its environments.
+      episodes: number of episodes, rounded up to a multiple of `env.num_envs`.
+      policy: sample actions, or take the most probable one.
+      seed: random seed.
+      max_steps: steps in each environment after which it is an error that episodes have not ended.
     """
     if episodes < 1:
         raise ValueError(f"`episodes` must be at least 1, got {episodes}.")
     generator = torch.Generator(env.device).manual_seed(seed)
     each = math.ceil(episodes / env.num_envs)
-    actor = init_actor(agent, env, generator)
-    env_state, step, memory = actor.env_state, actor.step, actor.memory
-    returns, lengths = np.zeros(env.num_envs), np.zeros(env.num_envs)
+    step = agent_step(agent, params, env, generator, greedy=policy == "greedy")
     played: list[list[tuple[float, float]]] = [[] for _ in range(env.num_envs)]
-    for _ in range(max_steps):
-        actions, logits, memory = agent.act(params, step.observations, generator, step.is_first, memory)
-        if policy == "greedy":
-            actions = logits.argmax(dim=-1)
-        env_state, step = env.step(env_state, actions, generator)
-        returns, lengths = returns + step.rewards.cpu().numpy(), lengths + 1
-        ends, firsts = step.episode_ends.cpu().numpy(), step.is_first.cpu().numpy()
-        for copy in np.flatnonzero(ends):
-            played[copy].append((float(returns[copy]), float(lengths[copy])))
-        returns[ends | firsts], lengths[ends | firsts] = 0.0, 0.0
-        if all(len(each_copy) >= each for each_copy in played):
+    for _, (_, ended) in act(step, init_actor(agent, env, generator), range(max_steps)):
+        numbers = torch.stack([ended.ends.double(), ended.returns, ended.lengths]).cpu()  # one transfer from the device
+        for i in numbers[0].nonzero()[:, 0].tolist():
+            played[i].append((numbers[1, i].item(), numbers[2, i].item()))
+        if all(len(own) >= each for own in played):
             break
     else:
-        raise ValueError(f"episodes of {env.name} did not end within {max_steps} steps a copy; raise `max_steps`.")
-    finished = [episode for each_copy in played for episode in each_copy[:each]]
+        raise ValueError(
+            f"episodes of {env.name} did not end within {max_steps} steps in each environment; raise `max_steps`."
+        )
+    finished = [episode for own in played for episode in own[:each]]
     return Evaluation(policy, [numbers[0] for numbers in finished], [numbers[1] for numbers in finished])
 
 
@@ -109,21 +111,26 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
 def record(
     trained: TrainedAgent, path: Path, *, policy: PolicyKind = "sampled", seed: int = 0, max_steps: int = 2000
 ) -> int:
-    """Writes an animated GIF of one episode and returns its number of frames."""
+    """Writes an animated GIF of one episode, from its first to its last state, and returns its number of frames.
+
+    Args:
+      trained: the agent.
+      path: file to write.
+      policy: sample actions, or take the most probable one.
+      seed: random seed.
+      max_steps: steps after which the recording stops.
+    """
     from PIL import Image
 
-    is_gymnasium = trained.folder.config.env not in ("catch", *FAMILIES)
-    env = trained.make_env(1, **({"render_mode": "rgb_array"} if is_gymnasium else {}))
+    env = _recording_env(trained)
     generator = torch.Generator(env.device).manual_seed(seed)
     actor = init_actor(trained.agent, env, generator)
-    env_state, step, memory = actor.env_state, actor.step, actor.memory
-    frames = [env.render(env_state)]
-    for _ in range(max_steps):
-        actions, logits, memory = trained.agent.act(trained.params, step.observations, generator, step.is_first, memory)
-        env_state, step = env.step(env_state, logits.argmax(dim=-1) if policy == "greedy" else actions, generator)
-        if step.episode_ends.any():
+    frames = [env.render(actor.env_state)]
+    step = agent_step(trained.agent, trained.params, env, generator, greedy=policy == "greedy")
+    for after, (_, ended) in act(step, actor, range(max_steps)):
+        frames.append(env.render(after.env_state))
+        if ended.ends.any():
             break
-        frames.append(env.render(env_state))
     env.close()
     images = [Image.fromarray(frame) for frame in frames if frame is not None]
     if not images:
@@ -131,3 +138,17 @@ def record(
     with replacing(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=80, loop=0)
     return len(images)
+
+
+def _recording_env(trained: TrainedAgent) -> Environment:
+    """One environment that still shows the last state of an episode after the step that ended it."""
+    config = trained.folder.config
+    if config.env in ("catch", *FAMILIES):
+        env = trained.make_env(1)
+        assert isinstance(env, PureEnvironment)
+        env.autoreset = False
+        return env
+    changes: dict[str, Any] = {"render_mode": "rgb_array"}
+    if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
+        changes["vector_kwargs"] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+    return trained.make_env(1, **changes)

@@ -11,7 +11,7 @@ from torch.func import grad
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import check_between, check_shape
-from disco_torch.data import check_rollout, loss_mask, masked_mean
+from disco_torch.data import check_rollout, executed_mean, loss_mask, masked_mean, reference_steps, steps_of
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates
 from disco_torch.types import (
     EmaState,
@@ -97,15 +97,14 @@ class ValueFunction:
         """
         check_shape("logits", logits, rollout.behaviour_logits.shape, "it must match the rollout's `behaviour_logits`")
         out, _ = self.net.unroll(state.params, rollout.observations)
-        rows = slice(1, None) if self.config.aligned else slice(None, -1)
-        continues = (rollout.discounts[rows] > 0).to(logits.dtype)
+        steps = steps_of(rollout) if self.config.aligned else reference_steps(rollout)
         lambdas: float | Tensor = self.config.td_lambda
-        if rollout.truncations is not None:
-            lambdas = self.config.td_lambda * (~rollout.truncations[rows]).to(logits.dtype)
+        if steps.is_truncated is not None:
+            lambdas = self.config.td_lambda * (~steps.is_truncated).to(logits.dtype)
         outs = estimate_values(
             self.encoding.to_scalar(out["value"]),
-            rollout.rewards[rows],
-            self.config.discount_factor * continues,
+            steps.rewards,
+            self.config.discount_factor * (~steps.is_terminal).to(logits.dtype),
             importance_weights(logits[:-1], rollout.behaviour_logits[:-1], rollout.actions[:-1]),
             lambdas,
         )
@@ -134,8 +133,8 @@ class ValueFunction:
             assert outs.normalized_td is not None
             # detached inside: the target is a constant.
             loss = ValueEncoding().loss_from_td(net_out[:-1], outs.normalized_td.detach())
-            # Aligned, steps that lead nowhere (behind a time limit) teach nothing; the reference counts all rows.
-            mean = masked_mean(loss, loss_mask(rollout)) if self.config.aligned else loss.mean()
+            # The reference counts all rows. Steps that were not executed (behind a time limit) never count.
+            mean = masked_mean(loss, loss_mask(rollout)) if self.config.aligned else executed_mean(loss, rollout)
             return self.config.outer_value_cost * mean, (outs, adv_state, td_state)
 
         with torch.no_grad():

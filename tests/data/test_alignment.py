@@ -13,10 +13,13 @@ from torch import Tensor
 from disco_torch.checks import checking
 from disco_torch.data import (
     check_rollout,
+    executed_mean,
     loss_mask,
     masked_mean,
     memory_resets,
+    reference_steps,
     rule_inputs,
+    steps_of,
 )
 from disco_torch.types import Rollout, UpdateRuleInputs, ValueOuts
 
@@ -73,6 +76,33 @@ def test_both_in_one_rollout() -> None:
     assert flat(inputs.is_terminal) == [0, 0, 1] and flat(inputs.is_truncated) == [1, 0, 0]
     assert flat(loss_mask(rollout)) == [0, 0, 1]
     assert flat(memory_resets(rollout)) == [1, 0, 1, 1]
+
+
+def test_steps_have_what_the_rule_sees_of_them() -> None:
+    rollout = four_rows(column(0.0, 1.0, 1.0, 0.0), truncations=column(0, 1, 0, 0).bool())
+    steps, inputs = steps_of(rollout), aligned(rollout)
+    for name in ("rewards", "is_terminal", "is_truncated"):
+        assert torch.equal(getattr(steps, name), getattr(inputs, name))
+
+
+def test_steps_as_the_reference_reads_them_are_one_off() -> None:
+    rollout = four_rows(column(0.0, 1.0, 0.0, 1.0))
+    steps = reference_steps(rollout)
+    assert flat(steps.rewards) == [-9.0, 10.0, 11.0] and flat(steps.is_terminal) == [1, 0, 1]
+    assert steps.is_truncated is None
+    cut = reference_steps(four_rows(column(1.0, 1.0, 1.0, 1.0), truncations=column(1, 0, 1, 0).bool()))
+    # A limit cuts between rows: the step into the cut row bootstraps from it, in either way to read rewards.
+    assert flat(cut.is_truncated) == [0, 1, 0]
+
+
+def test_the_mean_over_executed_steps() -> None:
+    x = column(1.0, 2.0, 30.0)
+    ends = column(1.0, 1.0, 0.0, 1.0)
+    assert float(executed_mean(x, four_rows(ends))) == 11.0  # an end is executed; the next episode begins with its row
+    cut = four_rows(torch.ones(4, 1), truncations=column(0, 0, 1, 0).bool())
+    assert float(executed_mean(x, cut)) == pytest.approx(1.5)
+    last = four_rows(torch.ones(4, 1), truncations=column(0, 0, 0, 1).bool())
+    assert float(executed_mean(x, last)) == pytest.approx(11.0)  # no step leaves the last row
 
 
 def test_rule_inputs_carry_everything_else_as_it_is() -> None:

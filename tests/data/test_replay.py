@@ -11,7 +11,7 @@ from torch import Tensor
 from disco_torch.data import Replay
 from disco_torch.data import replay as replay_module
 from disco_torch.data.replay import free_memory
-from disco_torch.types import Rollout, tree_leaves
+from disco_torch.types import Rollout, flatten_tree, tree_leaves
 
 ROWS, A = 4, 3
 
@@ -91,9 +91,7 @@ def test_memory_of_a_step(example: Any, num_actions: int) -> None:
     replay = Replay(7, 5, example, num_actions)
     observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(example))
     assert replay.bytes_per_step <= observation_bytes + 4 * (num_actions + 3)
-    parts = [replay._ring.observations, replay._ring.actions, replay._ring.rewards, replay._ring.discounts]
-    parts += [replay._ring.behaviour_logits, replay._ring.truncations]
-    real = sum(leaf.untyped_storage().nbytes() for part in parts for leaf in tree_leaves(part))
+    real = sum(leaf.untyped_storage().nbytes() for leaf in flatten_tree(replay.state.trajectories)[0])
     assert real == replay.num_bytes == 7 * 5 * replay.bytes_per_step
 
 
@@ -141,7 +139,7 @@ def leaves(replay: Replay) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("batches", [[2], [2, 2], [3, 3], [5, 5, 1]])
-def test_a_state_goes_on_exactly(batches: list[int], tmp_path: Any) -> None:
+def test_a_replay_continues_exactly_from_its_state(batches: list[int], tmp_path: Any) -> None:
     replay, first = ring(5), 0
     for batch in batches:
         replay.add(numbered(first, batch))
@@ -160,22 +158,59 @@ def test_a_state_goes_on_exactly(batches: list[int], tmp_path: Any) -> None:
 def test_a_state_holds_only_what_is_stored_and_no_view_of_it() -> None:
     replay = ring(100)
     replay.add(numbered(0, 2))
-    state = replay.state_dict()
-    assert all(len(part) == 2 and part.untyped_storage().nbytes() == part.nbytes for part in state["stored"])
-    before = state["stored"][0].clone()
+    tensors = replay.state_dict()["tensors"]
+    assert set(tensors) == {"observations", "actions", "rewards", "discounts", "behaviour_logits", "truncations"}
+    assert all(len(part) == 2 and part.untyped_storage().nbytes() == part.nbytes for part in tensors.values())
+    before = tensors["observations"].clone()
     for first in range(2, 102, 2):
         replay.add(numbered(first, 2))
-    assert torch.equal(state["stored"][0], before)
+    assert torch.equal(tensors["observations"], before)
+
+
+def test_a_state_has_the_oldest_trajectory_first() -> None:
+    replay, names = ring(5), []
+    for first in range(0, 12, 2):
+        replay.add(numbered(first, 2))
+        names.append(replay.state_dict()["tensors"]["observations"][:, 0, 0].int().tolist())
+    assert names == [[0, 1], [0, 1, 2, 3], *([*range(last - 4, last + 1)] for last in (5, 7, 9, 11))]
+
+
+def test_a_larger_replay_takes_a_state_up() -> None:
+    small, large = ring(5), ring(8)
+    for first in (0, 3, 6):
+        small.add(numbered(first, 3))
+        large.add(numbered(first, 3))
+    again = ring(8)
+    again.load_state_dict(small.state_dict())
+    assert len(again) == 5 and stored(again) == stored(small) == [4, 5, 6, 7, 8]
+    again.add(numbered(9, 2))
+    assert stored(again) == [4, 5, 6, 7, 8, 9, 10] and newest_of(again, 7, 7) == [10, 9, 8, 7, 6, 5, 4]
 
 
 def test_a_state_of_another_replay_is_refused() -> None:
     replay = ring(5)
     replay.add(numbered(0, 4))
-    message = "`state` must come from a replay of the same shapes and capacity"
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ValueError, match="`state` must hold at most 3 trajectories, the capacity, got 4; raise it"):
         ring(3).load_state_dict(replay.state_dict())
+    message = r"`observations` of `state` must be \[4, 4, 3\] of torch.float32, got \[4, 4, 2\] of torch.float32; use the"
     with pytest.raises(ValueError, match=message):
         ring(5, example=torch.zeros(3)).load_state_dict(replay.state_dict())
+    with pytest.raises(ValueError, match=r"must be \[4, 4, 2\] of torch.uint8, got \[4, 4, 2\] of torch.float32"):
+        ring(5, example=torch.zeros(2, dtype=torch.uint8)).load_state_dict(replay.state_dict())
+    names = r"`state` must hold the tensors \[.*'observations.image', .*\], got \[.*'observations', .*\]; use the same"
+    with pytest.raises(ValueError, match=names):
+        ring(5, example={"image": torch.zeros(2)}).load_state_dict(replay.state_dict())
+    old = {"stored": [], "next": 0, "size": 0, "cuts": False}
+    with pytest.raises(ValueError, match=r"`state` must be the `state_dict` of a replay of this version, got one without"):
+        ring(5).load_state_dict(old)
+    assert len(replay) == 4
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(ValueError, match=r"`observations` must hold entries of shapes \[\(3,\)\], got \[\(2,\)\]"):
+        ring(5, example=torch.zeros(3)).add(numbered(0, 2))
+    with pytest.raises(ValueError, match=r"`first_state` must hold entries of shapes \[\(6,\)\], got \[\]; make the replay"):
+        ring(5, memory_example=torch.zeros(6)).add(numbered(0, 2))
 
 
 def test_truncations_are_carried_once_there_are_some() -> None:

@@ -54,7 +54,7 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
     for action in range(5):
         uniforms = torch.full((3, COPIES, 5), 1e-30)
         uniforms[:, :, action] = 1 - 1e-7  # the largest noise wins
-        after, row, _ = habitats.act(group.agent, group.state.learners.params, acting, uniforms, numbers)
+        after, (row, _) = habitats.act(group.agent, group.state.learners.params, acting, uniforms, numbers)
         assert (row.actions == action).all(), "the agents' own action is what they learn from"
         moved[action] = after
         env = make_env("catch", 4, rows=3, columns=3)
@@ -83,7 +83,8 @@ def test_a_step_adds_up_what_ended_with_it() -> None:
         before = acting.returns
         (uniforms, worlds) = group.habitats.draws(1, group.generator)
         step, shown = acting.steps[0], acting
-        acting, row, sums = group.habitats.act(group.agent, group.state.learners.params, shown, uniforms[0], [worlds[0][0]])
+        params = group.state.learners.params
+        acting, (row, sums) = group.habitats.act(group.agent, params, shown, uniforms[0], [worlds[0][0]])
         assert torch.equal(row.rewards.flatten(), step.rewards.double())
         assert torch.equal(row.discounts.flatten(), step.discounts.double())
         earned, ends = (x.double().unflatten(0, (2, 3)) for x in (acting.steps[0].rewards, acting.steps[0].episode_ends))

@@ -67,8 +67,8 @@ def test_a_new_life_has_nothing_of_the_old_one() -> None:
     before, assertions = group.state.learners, 0
     old_level = group.state.acting.worlds[1].levels.keys.clone()
     assert group.renew([]) == 2 and group.lives == [0, 1, 0, 1] and group.ages == [2, 0, 2, 0]
-    assert group.lifetimes == [6, 6, 6, 6] and group.state.rings is not None
-    assert group.state.rings.sizes.tolist() == [6, 0, 6, 0]
+    assert group.lifetimes == [6, 6, 6, 6] and group.state.replay is not None
+    assert group.state.replay.sizes.tolist() == [6, 0, 6, 0]
     assert [update.alive.tolist() for update in group.state.window] == [[1, 0, 1, 0]] * 2
     for agent, is_new in enumerate([False, True, False, True]):
         learner = pick(group.state.learners, agent)

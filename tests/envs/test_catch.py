@@ -207,7 +207,7 @@ def test_errors():
         Catch(1, columns=0)
     env = Catch(2)
     state, _ = env.reset(seeded())
-    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each copy"):
+    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each environment"):
         env.step(state, torch.zeros(3, dtype=torch.long), seeded())
     with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. 2, got 3 at \[1\]"), checking():
         env.step(state, torch.tensor([0, 3]), seeded())

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import disco_torch.envs.families
 from disco_torch.checks import checking
 from disco_torch.envs import FAMILIES, LevelEnvironment, LevelState, make_env
-from disco_torch.envs.levels import draw_integers, draw_planes, select_copies
+from disco_torch.envs.levels import draw_integers, draw_planes, select_envs
 
 families = pytest.mark.parametrize("name", sorted(FAMILIES))
 splits = pytest.mark.parametrize("split", ["train", "held-out"])
@@ -286,6 +286,30 @@ def test_a_step_is_captured_on_the_gpu(name):
     assert equal(pytree.tree_map(lambda x: x.cpu(), expected[0]), on_cpu)
 
 
+@families
+def test_last_states_can_be_seen_without_autoreset(name):
+    """Up to its end an episode is the same; then the last state is left, which can be drawn."""
+    env, last = family(name, 16), family(name, 16)
+    last.autoreset = False
+    generator = seeded(3)
+    state, _ = env.reset(generator)
+    ended = torch.zeros(16, dtype=torch.bool)
+    for _ in range(400):
+        actions = torch.randint(env.num_actions, (16,), generator=generator)
+        uniforms = torch.rand(16, env.step_draws + env.episode_draws, generator=generator)
+        (after, row), (left, shown) = (each.step_with(state, actions, uniforms) for each in (env, last))
+        check_row(last, shown, 16)
+        assert torch.equal(row.rewards, shown.rewards) and torch.equal(row.episode_ends, shown.episode_ends)
+        runs = ~row.episode_ends
+        assert torch.equal(row.observations[runs], shown.observations[runs])
+        assert last.render(left).ndim == 3
+        ended |= row.episode_ends & (row.observations != shown.observations).flatten(1).any(1)
+        state = after
+        if ended.all():
+            break
+    assert ended.all()
+
+
 def test_integers_from_uniform_numbers():
     low_to_high = draw_integers(torch.linspace(0, 0.999, 1000), 2, 5)
     assert torch.bincount(low_to_high).tolist() == [0, 0, 250, 250, 250, 250]
@@ -295,15 +319,17 @@ def test_integers_from_uniform_numbers():
     assert bounds.tolist() == [0, 7]
 
 
-def test_select_copies_of_trees():
+def test_select_envs_of_trees():
     a, b = (LevelState(torch.full((2, 3), x), {"t": torch.full((2,), x)}) for x in (1, 0))
-    chosen = select_copies(torch.tensor([True, False]), a, b)
+    chosen = select_envs(torch.tensor([True, False]), a, b)
     assert chosen.levels.tolist() == [[1] * 3, [0] * 3] and chosen.episode["t"].tolist() == [1, 0]
 
 
 @families
 def test_errors(name):
-    with pytest.raises(ValueError, match=r"`num_envs` must be greater than 0, got 0; it is the number of copies"):
+    with pytest.raises(
+        ValueError, match=r"`num_envs` must be greater than 0, got 0; it is the number of parallel environments"
+    ):
         make_env(name, 0)
     with pytest.raises(ValueError, match=r"`split` must be 'train' or 'held-out', got 'test'"):
         make_env(name, 1, split="test")
@@ -311,7 +337,7 @@ def test_errors(name):
         make_env(name, 1, colour=3)
     env = make_env(name, 2)
     state, _ = env.reset(seeded())
-    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each copy"):
+    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each environment"):
         env.step(state, torch.zeros(3, dtype=torch.long), seeded())
     with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. \d, got 9 at \[1\]"), checking():
         env.step(state, torch.tensor([0, 9]), seeded())

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from small_runs import last_state, small_config
 from torch import Tensor
 
-from disco_torch import TrainConfig, evaluate, load_run, train
+from disco_torch import TrainConfig, collect, evaluate, init_actor, load_run, train
 from disco_torch.envs import CATCH_ID, Catch, Environment, EnvStep
 from disco_torch.training import record
 
@@ -82,8 +83,24 @@ def test_the_seed_decides_the_episodes() -> None:
 def test_too_few_and_too_long() -> None:
     with pytest.raises(ValueError, match="`episodes` must be at least 1, got 0"):
         play(1.0, 0)
-    with pytest.raises(ValueError, match="episodes of lines did not end within 20 steps a copy; raise `max_steps`"):
+    message = "episodes of lines did not end within 20 steps in each environment; raise `max_steps`"
+    with pytest.raises(ValueError, match=message):
         evaluate(Prefers(1.0), {}, Lines(1, ends=False), 1, max_steps=20)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_an_evaluation_is_the_sums_of_a_collected_rollout(seed: int) -> None:
+    """An agent that evaluates takes the steps that it would take to learn from."""
+    agent, generator = Prefers(0.5), torch.Generator().manual_seed(seed)
+    rollout, _, episodes = collect(agent, {}, Lines(3), init_actor(agent, Lines(3), generator), 13, generator)
+    result = evaluate(agent, {}, Lines(3), 12, seed=seed)  # type: ignore[arg-type]
+    expected = []
+    for env in range(3):
+        # The reward of a step arrives with the next row; each environment plays 4 episodes of env + 1 steps.
+        rewards = rollout.rewards[1 : 1 + 4 * (env + 1), env]
+        expected += rewards.unflatten(0, (4, env + 1)).sum(1).tolist()
+        assert episodes.returns[episodes.ends[:, env], env][:4].tolist() == expected[-4:]
+    assert result.returns == expected
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +130,23 @@ def frames_of(path: Path) -> tuple[int, tuple[int, int]]:
         return getattr(image, "n_frames", 1), image.size
 
 
+def balls_of(path: Path) -> list[int]:
+    """The row of the ball in each frame: the first row of a board that is not empty."""
+    rows = []
+    with Image.open(path) as image:
+        for i in range(getattr(image, "n_frames", 1)):
+            image.seek(i)
+            board = np.asarray(image.convert("L"))[::16, ::16]
+            rows.append(int((board > 128).any(1).argmax()))
+    return rows
+
+
 @pytest.mark.parametrize("policy", ["sampled", "greedy"])
 def test_a_recorded_episode(catch_run: Path, tmp_path: Path, policy: Any) -> None:
     path = tmp_path / "new" / "episode.gif"
-    assert record(load_run(catch_run, "cpu"), path, policy=policy) == 3
-    assert frames_of(path) == (3, (3 * 16, 4 * 16))
+    assert record(load_run(catch_run, "cpu"), path, policy=policy) == 4  # a state before each of 3 steps and the last one
+    assert frames_of(path) == (4, (3 * 16, 4 * 16))
+    assert balls_of(path) == [0, 1, 2, 3], "the ball falls to the last row, where the episode ends"
     assert [file.name for file in path.parent.iterdir()] == ["episode.gif"]
 
 
@@ -125,7 +154,8 @@ def test_a_recorded_episode_of_gymnasium(tmp_path: Path) -> None:
     config: TrainConfig = small_config(tmp_path, env=CATCH_ID, steps=24)
     trained = load_run(train(config, view=False).folder, "cpu")
     path = tmp_path / "episode.gif"
-    assert record(trained, path) == 3 and frames_of(path) == (3, (3 * 16, 4 * 16))
+    assert record(trained, path) == 4 and frames_of(path) == (4, (3 * 16, 4 * 16))
+    assert balls_of(path) == [0, 1, 2, 3]
 
 
 def test_a_recorded_episode_of_a_family(tmp_path: Path) -> None:

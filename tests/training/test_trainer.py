@@ -149,8 +149,9 @@ def test_the_rule_in_a_given_file(disco103_path: Path, monkeypatch: pytest.Monke
 def test_it_learns() -> None:
     rule = ActorCritic()
     agent = agent_for(rule)
-    trainer = DiscoTrainer(agent, rule=rule, lr=0.02, batch_size=16, replay_capacity=32, replay_ratio=4)
-    learn(trainer, agent, steps=60, rollout_len=10, num_envs=4)
+    # Settings that learn with each of 8 seeds; with a learning rate of 0.02 most policies collapse.
+    trainer = DiscoTrainer(agent, rule=rule, lr=0.005, batch_size=16, replay_capacity=16, replay_ratio=2)
+    learn(trainer, agent, steps=200, rollout_len=10, num_envs=4)
     shown = torch.eye(OBS)[:ACTIONS]
     policy = agent.forward_step(shown, ())[0]["logits"].softmax(-1)
     assert policy.diagonal().min() > 0.6  # 1/3 before

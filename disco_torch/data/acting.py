@@ -1,0 +1,202 @@
+"""Acting: the one loop that takes steps in environments, and the rollouts and statistics of episodes that come of it.
+
+`act` is the loop. What a step is belongs to the caller: an agent in a batch of environments (`agent_step`, for `collect`,
+evaluation and recording), the same as a pure function of random numbers (`Collector`), a population in all its environments
+(`disco_torch.discovery.habitats`), or any module in any environment (`disco_torch.data.module_acting`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Protocol, TypeVar
+
+import torch
+from torch import Tensor
+
+from disco_torch.agents import Agent, actions_from
+from disco_torch.envs import Environment, EnvStep, PureEnvironment
+from disco_torch.kernels import Recorded, Speed
+from disco_torch.types import Observations, Params, Rollout, map_trees, tree_dataclass
+
+State = TypeVar("State")
+Input = TypeVar("Input")
+Row = TypeVar("Row")
+
+
+def act(
+    step: Callable[[State, Input], tuple[State, Row]], state: State, inputs: Iterable[Input]
+) -> Iterator[tuple[State, Row]]:
+    """Takes one step for each of the inputs, and yields the state after it and its row.
+
+    Args:
+      step: takes a state and an input, returns the next state and a row, a tree.
+      state: where to begin.
+      inputs: what each step needs besides, such as its random numbers.
+    """
+    for x in inputs:
+        state, row = step(state, x)
+        yield state, row
+
+
+def act_rows(
+    step: Callable[[State, Input], tuple[State, Row]], state: State, inputs: Iterable[Input], dim: int = 0
+) -> tuple[State, Row]:
+    """`act` to the end of its inputs. Returns the last state, and all rows stacked along a new dimension `dim`."""
+    rows = []
+    for after, row in act(step, state, inputs):
+        state = after
+        rows.append(row)
+    return state, stack_rows(rows, dim)
+
+
+def stack_rows(rows: list[Row], dim: int = 0) -> Row:
+    """Stacks the tensors of equal trees along a new dimension."""
+    return map_trees(lambda *xs: torch.stack(xs, dim), *rows)
+
+
+class ActingAgent(Protocol):
+    """What acting needs of an agent; `Agent` is one."""
+
+    def initial_state(self, batch_size: int) -> Any: ...
+
+    def act(
+        self,
+        params: Params,
+        observations: Observations,
+        generator: torch.Generator | None = None,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+    ) -> tuple[Tensor, Tensor, Any]: ...
+
+
+@tree_dataclass
+class ActorState:
+    """Where acting stands: the environments, what they showed last, the agent's memory and the running episodes.
+
+    Attributes:
+      returns, lengths: [B] float64, in which long sums stay exact.
+    """
+
+    env_state: Any
+    step: EnvStep
+    memory: Any
+    returns: Tensor
+    lengths: Tensor
+
+
+@tree_dataclass
+class Episodes:
+    """The episodes that ended within a rollout: where, [rows, B] bool, and returns and lengths, [rows, B] float64."""
+
+    ends: Tensor
+    returns: Tensor
+    lengths: Tensor
+
+
+ActorStep = Callable[[ActorState, Any], tuple[ActorState, tuple[Rollout, Episodes]]]
+
+
+def init_actor(agent: ActingAgent, env: Environment, generator: torch.Generator) -> ActorState:
+    """Begins an episode in every environment."""
+    env_state, step = env.reset(generator)
+    zeros = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
+    return ActorState(env_state, step, agent.initial_state(env.num_envs), zeros, zeros.clone())
+
+
+def collect(
+    agent: ActingAgent,
+    params: Params,
+    env: Environment,
+    actor: ActorState,
+    rows: int,
+    generator: torch.Generator,
+) -> tuple[Rollout, ActorState, Episodes]:
+    """Acts for `rows` steps in all parallel environments.
+
+    Row t holds what was seen, done, and what had arrived; what the last action leads to is carried on in the returned
+    state and opens the next rollout. Episodes may span rollouts: their statistics are of the whole episode.
+    """
+    after, (rollout, episodes) = act_rows(agent_step(agent, params, env, generator), actor, range(rows))
+    return dataclasses.replace(rollout, first_state=actor.memory), after, episodes
+
+
+def agent_step(
+    agent: ActingAgent, params: Params, env: Environment, generator: torch.Generator, greedy: bool = False
+) -> ActorStep:
+    """A step of an agent in any environment, for `act`; its row is one of a rollout and the episodes that ended with it."""
+
+    def step(actor: ActorState, _: Any) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+        seen = actor.step
+        actions, logits, memory = agent.act(params, seen.observations, generator, seen.is_first, actor.memory)
+        if greedy:
+            actions = logits.argmax(dim=-1)
+        after, episodes = next_actor(actor, *env.step(actor.env_state, actions, generator), memory)
+        return after, (rollout_row(seen, actions, logits), episodes)
+
+    return step
+
+
+def rollout_row(step: EnvStep, actions: Tensor, logits: Tensor) -> Rollout:
+    """A row of a rollout, [B, ...]: what a step showed, and what was done on it."""
+    # A row that a time limit cut shows the last observation of that episode; the agent has acted on the next one's.
+    shown = step.observations if step.final_observations is None else step.final_observations
+    truncations = None if step.final_observations is None else step.truncations
+    return Rollout(shown, actions, step.rewards, step.discounts, logits, truncations)
+
+
+def next_actor(actor: ActorState, env_state: Any, step: EnvStep, memory: Any) -> tuple[ActorState, Episodes]:
+    """Where acting stands after a step of the environment, and what ended with it."""
+    returns, lengths = actor.returns + step.rewards, actor.lengths + 1
+    runs = (~(step.episode_ends | step.is_first)).to(returns.dtype)
+    after = ActorState(env_state, step, memory, returns * runs, lengths * runs)
+    return after, Episodes(step.episode_ends, returns, lengths)
+
+
+class Collector:
+    """`collect` for one agent and one environment, which may be recorded where the environment is a function of tensors.
+
+    All random numbers of a rollout are drawn at once; on a CPU these are the numbers that `collect` draws one by one.
+
+    Args:
+      agent: the agent that acts.
+      env: its environment. One that is no `PureEnvironment` is stepped plainly, at every speed.
+      speed: stages of recording.
+    """
+
+    def __init__(self, agent: Agent, env: Environment, speed: Speed) -> None:
+        self.agent, self.env = agent, env
+        # Environments are many small operations: to fuse them is quick to do and soon pays.
+        self._step = Recorded(self.step, Speed(speed.trace, speed.compile or speed.capture), "acting")
+        # A loop over recorded steps: compiled as one it would be too long.
+        self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection", carry=True)
+
+    def __call__(
+        self, params: Params, actor: ActorState, rows: int, generator: torch.Generator
+    ) -> tuple[Rollout, ActorState, Episodes]:
+        """See `collect`."""
+        env = self.env
+        if not isinstance(env, PureEnvironment):
+            return collect(self.agent, params, env, actor, rows, generator)
+        draws = env.num_envs * (env.num_actions + env.step_draws + env.episode_draws)
+        uniforms = torch.rand(rows, draws, generator=generator, device=env.device, dtype=torch.float32)
+        actor, (rollout, episodes) = self._rows(actor, params, uniforms)
+        return rollout, actor, episodes
+
+    def step(self, actor: ActorState, params: Params, uniforms: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+        """`agent_step` as a pure function of uniform numbers: [B * A] for the actions, then those of the environments."""
+        env, seen = self.env, actor.step
+        assert isinstance(env, PureEnvironment)
+        own, others = uniforms.tensor_split([env.num_envs * env.num_actions])
+        logits, memory = self.agent.policy(params, seen.observations, seen.is_first, actor.memory)
+        actions = actions_from(logits, own.view(env.num_envs, -1))
+        moved = env.step_with(actor.env_state, actions, others.view(env.num_envs, -1))
+        after, episodes = next_actor(actor, *moved, memory)
+        return after, (rollout_row(seen, actions, logits), episodes)
+
+    def _act_rows(self, actor: ActorState, params: Params, uniforms: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+        def step(actor: ActorState, numbers: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+            return self._step(actor, params, numbers)
+
+        after, (rollout, episodes) = act_rows(step, actor, uniforms.unbind())
+        return after, (dataclasses.replace(rollout, first_state=actor.memory), episodes)
