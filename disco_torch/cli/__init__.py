@@ -16,12 +16,11 @@ from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
 from disco_torch.cli.train import Train
 from disco_torch.cli.verify import Verify
-from disco_torch.discovery.processes import ProcessLost
 from disco_torch.envs import EnvironmentFailure
+from disco_torch.runs import ProcessLost, RunDiverged
 from disco_torch.training import TrainConfig
-from disco_torch.training.loop import TrainingDiverged
 
-MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, TrainingDiverged, ProcessLost)
+MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, RunDiverged, ProcessLost)
 """What is told in one line."""
 
 

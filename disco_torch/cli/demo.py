@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from disco_torch.runs.sinks import Metrics
 from disco_torch.training import PRESETS, train
-from disco_torch.training.sinks import Metrics
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
-from disco_torch.discovery.processes import is_first_process
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.run import discover
 from disco_torch.rules import DiscoConfig
+from disco_torch.runs import is_first_process
 
 
 @dataclass(frozen=True)

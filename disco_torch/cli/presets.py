@@ -10,7 +10,7 @@ from typing import Any
 
 from disco_torch.discovery.config import PRESETS as DISCOVER_PRESETS
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.training.config import PRESETS as TRAIN_PRESETS
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder

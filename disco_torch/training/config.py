@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -94,6 +95,15 @@ class TrainConfig:
         if self.replay_capacity < self.num_envs:
             raise ValueError(
                 f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
+            )
+
+    def check_that_it_learns(self) -> None:
+        """Raises where the run would end before its first update, which needs a batch in the replay."""
+        rollouts = math.ceil(min(self.batch_size, self.replay_capacity) / self.num_envs)
+        if self.steps < (least := rollouts * self.steps_per_rollout):
+            raise ValueError(
+                f"`steps` must be at least {least} for a first update, {rollouts} rollouts of {self.steps_per_rollout} "
+                f"steps that fill a batch of {self.batch_size} trajectories, got {self.steps}."
             )
 
     @property

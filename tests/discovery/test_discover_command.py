@@ -17,9 +17,9 @@ from disco_torch.cli import main
 from disco_torch.cli.discover import DiscoverOptions
 from disco_torch.cli.presets import take_preset
 from disco_torch.discovery.config import PRESETS
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training import PRESETS as TRAIN_PRESETS
-from disco_torch.training.checkpoint import list_checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
         "--rule",
         f"{folder}/rules/rule-000002.safetensors",
         "--steps",
-        "60",
+        "320",
         "--rollout-length",
         "5",
         "--device",
