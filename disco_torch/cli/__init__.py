@@ -21,7 +21,7 @@ from disco_torch.runs import ProcessLost, RunDiverged
 from disco_torch.training import TrainConfig
 
 MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, RunDiverged, ProcessLost)
-"""What is told in one line."""
+"""Errors that are printed as one line, without a traceback."""
 
 
 def main(args: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Named settings on the command line, and those of a run that is resumed."""
+"""Presets on the command line, and the settings of a run that is resumed."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_settings_of_resumed(given: Any, own: Any, length: str, may_change: Seq
         if setting.name not in (length, *may_change) and old != new:
             option = setting.name.replace("_", "-")
             raise ValueError(
-                f"`--{option}` must be the run's own when it is resumed, {old!r}, got {new!r}; begin another run for it."
+                f"`--{option}` must be the run's own when it is resumed, {old!r}, got {new!r}; start a new run for it."
             )
     old, new, option = getattr(own, length), getattr(given, length), length.replace("_", "-")
     if new < old:

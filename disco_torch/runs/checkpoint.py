@@ -19,10 +19,14 @@ from disco_torch.types import flatten_tree, tree_items, unflatten_tree
 
 FORMAT = 2
 """Of the files. In format 1 the leaves of a state had no names."""
-SAME_SETTINGS = "use the settings and the version of disco-torch that wrote it"
+FIX = "use the settings and the version of disco-torch that wrote it"
 T = TypeVar("T")
 Leaves = dict[str, Any]
 """The leaves of a state by name, as `tree_items` names them: tensors on the CPU and plain values."""
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint is not of the state that it is loaded into."""
 
 
 def pack(tree: Any) -> Leaves:
@@ -39,20 +43,17 @@ def unpack(leaves: Mapping[str, Any], like: T, where: str = "") -> T:
       where: what the names in messages begin with.
     """
     if not isinstance(leaves, Mapping):
-        raise ValueError(f"the checkpoint's `{where}` must be leaves by name, got {type(leaves).__name__}; {SAME_SETTINGS}.")
+        raise CheckpointMismatch(f"the checkpoint's `{where}` must be leaves by name, got {type(leaves).__name__}; {FIX}.")
     wanted = dict(tree_items(like))
     for name in [*wanted, *leaves]:
+        path = "/".join(part for part in (where, str(name)) if part)
         if name not in leaves or name not in wanted:
             problem = "is missing" if name not in leaves else "is not part of this state"
-            raise ValueError(f"the checkpoint's `{_join(where, name)}` {problem}; {SAME_SETTINGS}.")
+            raise CheckpointMismatch(f"the checkpoint's `{path}` {problem}; {FIX}.")
         if (expected := _describe(wanted[name])) != (found := _describe(leaves[name])):
-            raise ValueError(f"the checkpoint's `{_join(where, name)}` must be {expected}, got {found}; {SAME_SETTINGS}.")
+            raise CheckpointMismatch(f"the checkpoint's `{path}` must be {expected}, got {found}; {FIX}.")
     placed = [leaves[name].to(old.device) if isinstance(old, Tensor) else leaves[name] for name, old in wanted.items()]
     return unflatten_tree(placed, flatten_tree(like)[1])
-
-
-def _join(where: str, name: str) -> str:
-    return "/".join(part for part in (where, str(name)) if part)
 
 
 def _describe(leaf: Any) -> str:
@@ -112,9 +113,11 @@ def restoring(folder: Path) -> Iterator[None]:
     """Names the folder where a checkpoint is not what a session needs, whatever error its content leads to."""
     try:
         yield
-    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
+    except CheckpointMismatch:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, ValueError) as error:
         raise ValueError(
-            f"the checkpoint in {folder} is not one of this run ({type(error).__name__}: {error}); {SAME_SETTINGS}."
+            f"the checkpoint in {folder} is not one of this run ({type(error).__name__}: {error}); {FIX}."
         ) from error
 
 

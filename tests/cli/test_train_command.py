@@ -32,7 +32,7 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert steps_of(folder) == 672  # 6 rollouts of 16 x 7
     output = capsys.readouterr().out.replace("\n", "")
     assert "mean return of the last episodes: " in output
-    assert f"done; look at it with `disco-torch evaluate {folder}`" in output
+    assert f"done; evaluate it with `disco-torch evaluate {folder}`" in output
 
 
 def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

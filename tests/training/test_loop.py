@@ -336,7 +336,7 @@ def test_a_process_that_is_told_to_stop_leaves_a_checkpoint_and_ends_well(tmp_pa
         folder = tmp_path / number.name
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        assert "stopped; go on with `disco-torch train --resume" in out and "Traceback" not in err
+        assert "stopped; resume with `disco-torch train --resume" in out and "Traceback" not in err
         rollouts = last_state(folder)["counters"]["rollouts"]
         assert rollouts >= 3 and json.loads((folder / "summary.json").read_text())["rollouts"] == rollouts
         assert load_run(folder, "cpu").params.keys()
