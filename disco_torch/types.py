@@ -217,17 +217,17 @@ class Rollout:
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
-    """The leaves of a tree, in order, and its structure."""
+    """The leaves of a tree and its structure."""
     return pytree.tree_flatten(tree)
 
 
 def unflatten_tree(leaves: Iterable[Any], structure: Any) -> Any:
-    """A tree of the given structure with the given leaves; the inverse of `flatten_tree`."""
+    """The tree of a structure with the given leaves."""
     return pytree.tree_unflatten(leaves, structure)
 
 
 def map_trees(fn: Callable[..., Any], *trees: Any) -> Any:
-    """Applies `fn` to the corresponding leaves of several trees of one structure."""
+    """Applies `fn` to the leaves of several trees of one structure."""
     return pytree.tree_map(fn, *trees)
 
 

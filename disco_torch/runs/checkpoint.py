@@ -64,9 +64,15 @@ def _describe(leaf: Any) -> str:
 
 
 def first_not_finite(tree: Any) -> str | None:
-    """The first tensor of a tree that holds NaN or infinity, in words; None where all are finite."""
-    for name, leaf in tree_items(tree):
-        if isinstance(leaf, Tensor) and leaf.is_floating_point() and not (ok := leaf.isfinite()).all():
+    """The first tensor of a tree that holds NaN or infinity, in words; None where all are finite.
+
+    All numbers are summed first, in one operation. Only where the sum is not finite each tensor is looked at.
+    """
+    items = [(name, x) for name, x in tree_items(tree) if isinstance(x, Tensor) and x.is_floating_point()]
+    if not items or torch.cat([leaf.reshape(-1) for _, leaf in items]).sum().isfinite():
+        return None
+    for name, leaf in items:
+        if not (ok := leaf.isfinite()).all():
             bad = leaf[~ok] if leaf.ndim else leaf.reshape(1)
             return f"`{name}` must be finite, got {float(bad[0])} ({bad.numel()} of {leaf.numel()} values)"
     return None

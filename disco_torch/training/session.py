@@ -22,7 +22,7 @@ from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
-from disco_torch.types import Logs, Rollout, tree_dataclass, tree_items, tree_map
+from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
 from disco_torch.weights import load_rule
 
 RECENT_EPISODES = 100
@@ -180,10 +180,7 @@ class TrainingSession:
         if loss is not None and not loss.isfinite():
             rate = self.config.optimizer.learning_rate
             return f"the loss must be finite, got {float(loss)} with learning rate {rate}"
-        state = Learning(self.learner_state, self.value_state)
-        floats = [leaf.reshape(-1) for _, leaf in tree_items(state) if leaf.is_floating_point()]
-        # One sum of all numbers, which is hardly ever infinite where none of them is: then each tensor is looked at.
-        return None if torch.cat(floats).sum().isfinite() else first_not_finite(state)
+        return first_not_finite(Learning(self.learner_state, self.value_state))
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as tensors by name and plain values."""
