@@ -19,6 +19,7 @@ from measure import Table, add_peer, begin, measure, own_works, parser, peer_wor
 from serve import Work
 
 from disco_torch import DiscoUpdateRule
+from disco_torch.runs import configure_process, resolve_device
 from disco_torch.training import PRESETS
 from disco_torch.training.session import TrainingSession
 from disco_torch.weights import save_rule
@@ -29,6 +30,7 @@ GROWTH = [1, 2, 8, 32, 128, 512]
 def make_work(speed: str, device: str, num_envs: int, loops: int, rule: str) -> Work:
     config = PRESETS["catch"][1]
     changes = {"rule": rule, "device": device, "speed": speed, "num_envs": num_envs, "log_every": loops, "steps": 10**9}
+    configure_process(resolve_device(device))
     session = TrainingSession(dataclasses.replace(config, **changes))  # type: ignore[arg-type]
 
     def work(i: int) -> None:

@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_device_goes_on_with_other_numbers() -> None:
     state = stored(session) | {"device": "cuda"}
     other = make_session(**QUICK)
     fresh = other.groups[0].generator.get_state()
-    with pytest.warns(UserWarning, match="the checkpoint is of a discovery on cuda; it goes on on cpu with other random"):
+    with pytest.warns(UserWarning, match="the checkpoint is of a discovery on cuda; it continues on cpu with other random"):
         other.load_state_dict(state)
     assert torch.equal(other.groups[0].generator.get_state(), fresh)
     assert_same(other.rule_params, session.rule_params)
@@ -313,7 +313,7 @@ def test_a_checkpoint_of_other_settings() -> None:
     session = make_session(**QUICK)
     session.advance()
     state = stored(session)
-    with pytest.raises(ValueError, match=r"the checkpoint holds \d+ parts of a state, \d+ are needed; other settings\?"):
+    with pytest.raises(ValueError, match="the checkpoint's `groups/0/agents/rings/0/observations` is missing; use the set"):
         make_session(**QUICK, replay_capacity=6, fresh_validation=True).load_state_dict(state)
 
 

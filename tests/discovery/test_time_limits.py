@@ -180,7 +180,7 @@ def test_a_discovery_with_time_limits_resumes_to_the_last_bit() -> None:
 def test_a_step_that_was_not_executed_is_not_in_the_meta_loss() -> None:
     group = make_group(tiny_config(WALKS))
     uniforms, worlds = group.habitats.draws(12, torch.Generator().manual_seed(5))
-    _, rollout, _ = group._act_rows(group.state.learners.params, group.state.acting, uniforms, worlds)
+    _, rollout, _ = group.schedule.steps.collect(group.state.learners.params, group.state.acting, uniforms, worlds)
     valid, params = pick(rollout, 0), pick(group.state.learners.params, 0)
     out, _ = group.agent.unroll(params, valid.observations)
     value_out, *_ = group.value_function.estimate(pick(group.state.values, 0), valid, out["logits"])
