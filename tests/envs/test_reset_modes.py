@@ -425,5 +425,5 @@ class SharedFinals(Silent):
 
 def test_last_observations_in_the_memory_of_the_first_are_refused():
     env = GymnasiumEnvironment(SharedFinals(AutoresetMode.SAME_STEP))
-    with pytest.raises(EnvironmentFailure, match=r"step 1 in environment 1: info\['final_obs'\] must not share memory"):
+    with pytest.raises(EnvironmentFailure, match=r"step 1 in environment 1: info\['final_obs'\] must not share the memory"):
         run(env, 3)
