@@ -34,7 +34,8 @@ class Plot:
             curve = ([line["steps"] for line in lines], [line["return"] for line in lines])
             groups.setdefault(f"{label}{variant}", []).append(curve)
         plot_curves(groups, self.out)
-        Console().print(f"{len(folders)} runs in {self.out}", highlight=False, soft_wrap=True)
+        runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+        Console().print(f"{runs} in {self.out}", highlight=False, soft_wrap=True)
         return 0
 
 

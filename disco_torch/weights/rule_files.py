@@ -76,7 +76,8 @@ def outline_of(config: DiscoConfig) -> DiscoUpdateRule:
             return DiscoUpdateRule(config)
     # Sizes that no tensor can have fail wherever they are first used.
     except (RuntimeError, OverflowError, TypeError) as error:
-        raise ValueError(f"`config` must describe a rule that can be built ({error}).") from error
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"`config` must describe a rule that can be built ({reason}).") from error
 
 
 def untrained_rule(config: DiscoConfig) -> DiscoUpdateRule:
