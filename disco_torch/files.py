@@ -59,6 +59,12 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
+def reason_of(error: Exception, length: int = 200) -> str:
+    """The first line of an error's message, cut: libraries quote damaged content at any length, or add their own stack."""
+    line = str(error).partition("\n")[0]
+    return line if len(line) <= length else f"{line[:length]} ..."
+
+
 def check_members(archive: zipfile.ZipFile, max_bytes: int) -> None:
     """Raises a `ValueError` where the directory of a zip archive is not what it should be.
 
@@ -111,7 +117,7 @@ def check_archive(path: Path, max_bytes: int | None = None) -> None:
         raise ValueError(f"{path}: {error}.") from error
     # zipfile and pickletools raise many kinds of errors at damaged files.
     except Exception as error:
-        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {error}).") from error
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}).") from error
 
 
 def _check_pickle(content: bytes, sizes: dict[str, int]) -> None:

@@ -22,7 +22,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from disco_torch.files import check_members, replacing
+from disco_torch.files import check_members, reason_of, replacing
 
 Arrays = dict[str, np.ndarray]
 FileFormat = Literal["npz", "safetensors"]
@@ -52,11 +52,11 @@ class StoredFile:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Puts the file's name before the message of a `ValueError`."""
+    """Puts the file's name before the message of a `ValueError`, which may quote the file: it is cut if it is long."""
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {reason_of(error, 1000)}") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -127,7 +127,7 @@ def _read_npz(path: Path, max_bytes: int) -> Arrays:
     # A damaged archive fails in the zip, the inflater or the parser of a header, each with exceptions of its own.
     except Exception as error:
         where = "the archive" if name is None else f"array {name!r}"
-        raise ValueError(f"{path}: {where} cannot be read ({error}); fetch the file again.") from error
+        raise ValueError(f"{path}: {where} cannot be read ({reason_of(error)}); fetch the file again.") from error
     return arrays
 
 
@@ -153,7 +153,7 @@ def _read_safetensors(path: Path) -> StoredFile:
         checksum = metadata.pop("sha256", None)
         _check_checksum(checksum, tensors, metadata)
     except Exception as error:
-        raise ValueError(f"{path}: cannot be read ({error}); fetch the file again.") from error
+        raise ValueError(f"{path}: cannot be read ({reason_of(error)}); fetch the file again.") from error
     return StoredFile(path, "safetensors", tensors, metadata)
 
 

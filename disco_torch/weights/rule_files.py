@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from disco_torch.checks import check_between
+from disco_torch.files import reason_of
 from disco_torch.rules import DiscoConfig, DiscoUpdateRule
 from disco_torch.types import Params
 from disco_torch.weights.arrays import stored_dtype
 from disco_torch.weights.configuration import check_plain, config_from_plain, config_to_plain, first_difference
 from disco_torch.weights.disco103 import find_disco103_weights
-from disco_torch.weights.files import StoredFile, naming, read_file
+from disco_torch.weights.files import StoredFile, format_of_content, naming, read_file
 from disco_torch.weights.haiku import rule_layers
 from disco_torch.weights.parameters import check_fits, max_file_bytes, metadata_of, params_from, plain_metadata, save_params
 
@@ -57,13 +58,16 @@ def load_rule_file(
       device: where to put it.
       dtype: of its parameters; defaults to the stored one.
     """
-    # An .npz has no configuration, so that what it may unpack to is known before it is read.
-    stored = read_file(path, max_file_bytes(outline_of(config or DiscoConfig())))
-    config = rule_config(stored, config)
-    with naming(stored.path):
-        if stored.format == "safetensors":
+    if format_of_content(Path(path)) == "npz":  # says nothing of its configuration, so that what it may unpack to is known
+        rule = untrained_rule(config or DiscoConfig())
+        stored = read_file(path, max_file_bytes(rule))
+    else:
+        stored = read_file(path)
+        config = rule_config(stored, config)
+        with naming(stored.path):
             check_fits(stored, outline_of(config))  # before anything is allocated by what the file says of itself
-        rule = untrained_rule(config)
+            rule = untrained_rule(config)
+    with naming(stored.path):
         rule.to(device=device, dtype=dtype or stored_dtype(stored.arrays))
     rule.load_state_dict(params_from(stored, rule, lambda: rule_layers(rule), "rule"))
     return rule
@@ -76,8 +80,7 @@ def outline_of(config: DiscoConfig) -> DiscoUpdateRule:
             return DiscoUpdateRule(config)
     # Sizes that no tensor can have fail wherever they are first used.
     except (RuntimeError, OverflowError, TypeError) as error:
-        reason = str(error).partition("\n")[0]
-        raise ValueError(f"`config` must describe a rule that can be built ({reason}).") from error
+        raise ValueError(f"`config` must describe a rule that can be built ({reason_of(error)}).") from error
 
 
 def untrained_rule(config: DiscoConfig) -> DiscoUpdateRule:
