@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import torch
+
 MAX_PICKLE_BYTES = 16 * 2**20
 """Of the part of a tensor file that is not tensors; some hundred bytes a tensor."""
 
@@ -117,6 +119,15 @@ def check_archive(path: Path, max_bytes: int | None = None) -> None:
         raise ValueError(f"{path}: {error}.") from error
     # zipfile and pickletools raise many kinds of errors at damaged files.
     except Exception as error:
+        raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}).") from error
+
+
+def load_tensors(path: Path, max_bytes: int | None = None) -> Any:
+    """What `torch.save` wrote, on the CPU, after `check_archive`; whatever is wrong with the file is a `ValueError`."""
+    check_archive(path, max_bytes)
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # tensors that do not fit their storages, a pickle that does not add up
         raise ValueError(f"{path}: cannot be read ({type(error).__name__}: {reason_of(error)}).") from error
 
 

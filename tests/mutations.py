@@ -4,7 +4,7 @@ A `Subject` makes mutants of one kind of file and loads them. Loading must end i
 the file's name, or in what the file says. Anything else is a failure: another exception, another content, more than
 `SECONDS`, or more memory than the process may take.
 
-To add a kind of file: a subclass of `Subject`, and an entry in `SUBJECTS`.
+To add a kind of file: a module with a subclass of `Subject` and its `SUBJECTS`, and a test that calls `try_all`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+
+from limits import run_limited
 
 SECONDS = 10
 
@@ -201,12 +204,25 @@ def try_mutants(subject: Subject, count: int, seed: int, folder: Path) -> Outcom
 
 
 MAIN = """
+sys.path.insert(0, {folder!r})
 from mutations import try_mutants
 from {module} import SUBJECTS
 outcome = try_mutants(SUBJECTS[sys.argv[1]](), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
 print(json.dumps([outcome.refused, outcome.accepted, outcome.failures]))
 """
-"""For `run_limited`; `module` is the one with the subjects."""
+
+
+def try_all(module: ModuleType, name: str, count: int, seed: int, folder: Path) -> tuple[dict[str, int], dict[str, int]]:
+    """`try_mutants` with a subject of `module.SUBJECTS`, in a process that may take 1 GB.
+
+    Returns how many mutants were refused and accepted, by kind; fails with the first that were neither.
+    """
+    code = MAIN.format(folder=str(Path(str(module.__file__)).parent), module=module.__name__)
+    output = run_limited(code, name, count, seed, folder, timeout=3600)
+    refused, accepted, failures = json.loads(output.splitlines()[-1])
+    assert not failures, f"{len(failures)} of {count}:\n" + "\n".join(failures[:10])
+    assert sum(refused.values()) + sum(accepted.values()) == count
+    return refused, accepted
 
 
 def report(name: str, refused: dict[str, int], accepted: dict[str, int]) -> None:

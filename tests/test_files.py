@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensor_mutants
 import torch
 from limits import run_limited
+from mutations import report, try_all
 
-from disco_torch.files import check_archive
+from disco_torch.files import check_archive, load_tensors
 
 CONTENT: dict[str, Any] = {
     "format": 1,
@@ -71,7 +73,7 @@ def test_what_checkpoints_hold_passes_and_loads(tmp_path: Path) -> None:
     path = saved(tmp_path / "a.pt")
     check_archive(path)
     check_archive(path, max_bytes=path.stat().st_size)
-    loaded = torch.load(path, weights_only=True)
+    loaded = load_tensors(path)
     assert loaded["plain"] == CONTENT["plain"] and loaded["nested"] == CONTENT["nested"]
     assert all(torch.equal(x, y) for x, y in zip(loaded["leaves"], CONTENT["leaves"], strict=True))
 
@@ -199,3 +201,13 @@ def test_archives_without_a_pickle_or_with_damage_are_refused(tmp_path: Path) ->
         (tmp_path / "e.pt").write_bytes(content[:length])
         with pytest.raises(ValueError, match=r"e\.pt: "):
             check_archive(tmp_path / "e.pt")
+
+
+def test_a_few_mutated_tensor_files(tmp_path: Path) -> None:
+    refused, accepted = try_all(tensor_mutants, "tensors", 300, 0, tmp_path)
+    assert sum(refused.values()) > 150 and sum(accepted.values()) > 10
+
+
+@pytest.mark.slow
+def test_mutated_tensor_files(tmp_path: Path) -> None:
+    report("tensors", *try_all(tensor_mutants, "tensors", 2500, 1, tmp_path))

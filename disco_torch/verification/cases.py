@@ -1,4 +1,4 @@
-"""Recomputes the cases of a folder of reference outputs, one function a kind of file.
+"""Recomputes the cases of a folder of reference outputs, one function for each kind of file.
 
 Each returns the quantities it compared, as `(name, ours, reference)`. The conventions are those of the reference: rows of
 [T+1, B], target parameters that start at 0.95 times the agent's.
@@ -160,7 +160,7 @@ def rule_state_arrays(state: DiscoState) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def rule(case: Case) -> Iterator[Comparison]:
-    """Successive applications of the rule to one agent, its state carried on."""
+    """Successive applications of the rule to one agent, its state carried from one to the next."""
     rule = case.rule()
     agent = case.agent(rule)
     theta = from_haiku(agent, agent_layers(agent), case.group("theta"))
@@ -183,7 +183,7 @@ def rule(case: Case) -> Iterator[Comparison]:
 
 
 def compare_updates(case: Case, kind: str, learner: Learner, agent: Agent, state: LearnerState) -> Iterator[Comparison]:
-    """Agent updates, one a rollout in the file: the logs of each, and the state after the last, of what is in the file."""
+    """One agent update for each rollout of the file: the logs of each, and the parameters and moments after the last."""
     logged, kept = STORED_OF_UPDATES[kind]
     rollouts = case.numbered("step{}_in", content.NUMBER_OF_CALLS[kind])
     for i, given in enumerate(rollouts):

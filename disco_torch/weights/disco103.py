@@ -80,7 +80,7 @@ def download_disco103_weights(folder: str | Path | None = None) -> Path:
     reference's repository. Nothing is written before the checksum is right, so no other file can take their name.
 
     Args:
-      folder: to put `disco_103.npz` into; the cache unless given, see `cache_folder`.
+      folder: to put `disco_103.npz` into; defaults to the cache, see `cache_folder`.
     """
     path = (cache_folder() if folder is None else Path(folder)) / DISCO103_FILE
     if path.is_file() and _is_released(path):

@@ -122,7 +122,7 @@ def _check_scalars(config: DiscoConfig) -> None:
 
 
 def load_disco103_weights(rule: DiscoUpdateRule, path: str | Path | None = None) -> None:
-    """Puts the released weights of Disco103 into a rule of its configuration, on the rule's device and in its dtype.
+    """Loads the released weights of Disco103 into a rule of its configuration, on the rule's device and in its dtype.
 
     Every array is checked before the first is used; a file that does not fit leaves the rule as it was.
 
