@@ -126,8 +126,10 @@ def _read_npz(path: Path, max_bytes: int) -> Arrays:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
     # A damaged archive fails in the zip, the inflater or the parser of a header, each with exceptions of its own.
     except Exception as error:
-        where = "the archive" if name is None else f"array {name!r}"
-        raise ValueError(f"{path}: {where} cannot be read ({reason_of(error)}); fetch the file again.") from error
+        reason = f"cannot be read ({reason_of(error)})"
+        if name is None:
+            raise ValueError(f"{path}: the archive {reason}; is it damaged, or another network's file?") from error
+        raise ValueError(f"{path}: array {name!r} {reason}; fetch the file again.") from error
     return arrays
 
 

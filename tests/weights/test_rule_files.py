@@ -328,7 +328,10 @@ def test_an_npz_unpacks_to_what_the_rule_needs_at_most(tiny_rule: DiscoUpdateRul
         lambda path: load_rule_file(path, config=tiny_rule.config),
         lambda path: load_disco103_weights(tiny_rule, path),
     ):
-        with pytest.raises(ValueError, match=r"bomb\.npz: the archive .*unpack to 67108992 bytes, more than the \d+ that"):
+        with pytest.raises(
+            ValueError,
+            match=r"bomb\.npz: the archive .*unpack to 67108992 bytes, more than the .* or another network's file",
+        ):
             load(tmp_path / "bomb.npz")
     save_rule(tmp_path / "wide.npz", tiny_rule.double())  # the widest type that is stored
     load_rule_file(tmp_path / "wide.npz", config=tiny_rule.config)
