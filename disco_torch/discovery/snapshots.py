@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.files import replacing
+from disco_torch.files import load_tensors, replacing
 from disco_torch.optim import AdamState, adam_init
 from disco_torch.rules import DiscoUpdateRule
-from disco_torch.runs.checkpoint import first_not_finite, pack, read_tensor_file, unpack
+from disco_torch.runs.checkpoint import first_not_finite, pack, unpack
 from disco_torch.types import Params
 from disco_torch.weights import load_rule, save_rule
 
@@ -54,7 +54,7 @@ def load_start(config: DiscoverConfig) -> tuple[DiscoUpdateRule, AdamState | Non
 def load_moments(path: Path, params: Params, dtype: torch.dtype) -> AdamState:
     """The optimiser's state beside a rule file, checked against the rule's parameters, whatever its own precision."""
     try:
-        stored = read_tensor_file(path)
+        stored = load_tensors(path)
         double = any(x.dtype == torch.float64 for x in stored["mu"].values())
         like = adam_init({name: param.detach().double() if double else param.detach() for name, param in params.items()})
         moments = unpack(pack(stored), like)

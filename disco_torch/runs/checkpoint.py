@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import pickletools
 import re
 import warnings
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from disco_torch.files import replacing
+from disco_torch.files import load_tensors, replacing
 from disco_torch.types import flatten_tree, tree_items, unflatten_tree
 
 FORMAT = 2
@@ -102,7 +100,7 @@ def load_checkpoint(folder: Path) -> dict[str, Any]:
     """The newest checkpoint that loads. Only tensors and plain values are read, never code."""
     for path in reversed(list_checkpoints(folder)):
         try:
-            content = read_tensor_file(path)
+            content = load_tensors(path)
         except Exception as error:  # a damaged file raises whatever its damage leads to
             warnings.warn(f"{path} does not load ({type(error).__name__}: {error}); trying the one before.", stacklevel=2)
             continue
@@ -125,27 +123,3 @@ def restoring(folder: Path) -> Iterator[None]:
         raise ValueError(
             f"the checkpoint in {folder} is not one of this run ({type(error).__name__}: {error}); {FIX}."
         ) from error
-
-
-ALLOWED_GLOBALS = re.compile(r"collections OrderedDict|torch\._utils _rebuild_tensor_v2|torch \w+Storage")
-"""What a pickle of plain values and tensors names. PyTorch's own list has more, `bytearray` of any size among them."""
-
-
-def read_tensor_file(path: Path) -> Any:
-    """Reads what `torch.save` wrote: tensors and plain values, and no more bytes than the file has.
-
-    Checks the sums of all parts first, since `torch.load` takes changed numbers as they are.
-    """
-    with zipfile.ZipFile(path) as archive:
-        members = archive.infolist()
-        if len({member.filename for member in members}) != len(members):
-            raise ValueError("a part of it is there twice")
-        if sum(member.file_size for member in members) > path.stat().st_size:
-            raise ValueError("its parts are larger than the file")
-        if (damaged := archive.testzip()) is not None:
-            raise ValueError(f"the checksum of {damaged} is wrong")
-        pickles = [archive.read(member) for member in members if member.filename.endswith("data.pkl")]
-    for opcode, argument, _ in (operation for pickle in pickles for operation in pickletools.genops(pickle)):
-        if opcode.name == "STACK_GLOBAL" or (opcode.name == "GLOBAL" and not ALLOWED_GLOBALS.fullmatch(str(argument))):
-            raise ValueError(f"it names {argument}, which is neither a tensor nor a plain value")
-    return torch.load(path, map_location="cpu", weights_only=True)
