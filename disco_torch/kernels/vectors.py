@@ -28,9 +28,9 @@ class Parts:
 
 
 def split_vectors(graph: fx.Graph) -> None:
-    """What is done number by number to a vector of parts is done to each of them instead.
+    """Elementwise operations on a concatenated vector are done on each of its parts instead; in place.
 
-    Plain PyTorch works best on one vector of all parameters, since each operation is a kernel. A compiler joins operations
+    Plain PyTorch works best on one vector of all parameters, since each operation is a kernel. A compiler fuses operations
     anyway, and is spared copying the parts into the vector and out of it. What is written into is left alone.
     """
     known: dict[fx.Node, Parts] = {}
@@ -52,7 +52,7 @@ def split_vectors(graph: fx.Graph) -> None:
         if not node.users and (node in made or is_part(node)):
             graph.erase_node(node)
     for node, parts in made.items():
-        if node.users:  # as a whole it is wanted, too
+        if node.users:  # the whole vector is read, too
             with graph.inserting_before(node):
                 whole = graph.call_function(aten.cat.default, (list(parts.nodes), -1))
             whole.meta["val"] = node.meta["val"]
@@ -61,7 +61,7 @@ def split_vectors(graph: fx.Graph) -> None:
 
 
 def is_part(node: fx.Node) -> bool:
-    """Whether it takes a vector apart, or is one of what comes of that."""
+    """Whether a node splits a vector, or is one of the results."""
     split = node.args[0] if node.target is operator.getitem else node
     return isinstance(split, fx.Node) and split.target is aten.split_with_sizes.default
 
@@ -87,7 +87,7 @@ def is_elementwise(node: fx.Node) -> bool:
 
 
 def of_each(graph: fx.Graph, node: fx.Node, known: dict[fx.Node, Parts]) -> dict[fx.Node, Parts]:
-    """The operation on each part, if it is on vectors of the same parts, and on what is the same for all of a vector."""
+    """The operation on each part, if it is on vectors of the same parts and on one number for each vector."""
     leaves, structure = flatten_tree((node.args, node.kwargs))
     vectors = [leaf for leaf in leaves if isinstance(leaf, fx.Node) and leaf in known]
     if not vectors or len({known[vector].sizes for vector in vectors}) > 1:
