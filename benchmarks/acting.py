@@ -1,7 +1,8 @@
-"""Environment steps a second on 8x8 Catch: an agent of the default size acts for 29 rows in a number of copies.
+"""Environment steps a second on 8x8 Catch: an agent of the default size acts for 29 rows in parallel
+environments.
 
     python benchmarks/acting.py --batches 2 64 --peer PYTHON --peer-path REFERENCE
-    python benchmarks/acting.py --grow               1 to 4096 copies
+    python benchmarks/acting.py --grow               1 to 4096 environments
 
 The peer is the JAX reference in its own Catch, jitted.
 """
@@ -42,7 +43,7 @@ def main() -> None:
     options.add_argument("--grow", action="store_true")
     args = options.parse_args()
     speeds = begin(args)
-    table = Table("copies", 6, "steps/s")
+    table = Table("environments", 12, "steps/s")
     for batch in GROWTH if args.grow else args.batches:
         setting = {"device": args.device, "batch": batch, "rows": ROWS}
         works = own_works("acting", speeds, setting) | peer_works(args, "peer_acting.py", setting)

@@ -3,10 +3,11 @@
     python benchmarks/check_fast_paths.py --device cuda
 
 Relative differences of all numbers together: 1e-5 in float32, with float32 matmuls instead of TF32, and 1e-12 in float64. A
-stage that fails (record, compile, capture) ends the run. Of ten updates the parameters after them are compared, of acting all that was seen and done, of
-meta-updates by how much they have changed the rule. A gradient through updates by Adam multiplies roundings, so there a
-thousand times as much is allowed, and Adam's epsilon is 1e-3: of plain meta-updates, if their agents' parameters are rounded
-otherwise before each of them, 1e-4 and 3e-13 are different then. With an epsilon of 1e-8 it would be up to 0.4 and 1e-9.
+stage that fails (record, compile, capture) ends the run. Of ten updates the parameters after them are compared, of acting
+all that was seen and done, of meta-updates by how much they have changed the rule. A gradient through updates by Adam
+multiplies roundings, so there a thousand times as much is allowed, and Adam's epsilon is 1e-3: if the agents' parameters
+are rounded otherwise before each of them, plain meta-updates differ by 1e-4 and 3e-13 then. With an epsilon of 1e-8 it
+would be up to 0.4 and 1e-9.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from measure import HERE, Table, Worker, add_peer, begin, measure, own_works, pa
 from serve import Work
 
 from disco_torch import AdamConfig, Agent, AgentConfig, DiscoUpdateRule, Learner, Rollout
-from disco_torch.kernels import SPEEDS, Recorded, keep_freed_memory
+from disco_torch.kernels import SPEEDS, Recorded
 from disco_torch.types import tree_map
 
 
@@ -67,7 +67,6 @@ def random_rollout(size: Size, device: str) -> Rollout:
 def make_work(speed: str, device: str, bfloat16: bool = False, **sizes: Any) -> Work:
     """Updates of one life, on three batches in turn."""
     torch.manual_seed(0)
-    keep_freed_memory()  # as a run does
     size = Size(**sizes)
     rule = DiscoUpdateRule().to(device)
     network = AgentConfig(size.dense, size.lstm_size, size.head_mlp_hiddens, bfloat16=bfloat16)
@@ -96,7 +95,7 @@ def main() -> None:
     options.add_argument("--port", default="", help="the Python of an environment with disco-torch 0.4.0")
     options.add_argument("--sizes", nargs="+", choices=("small", "large"), default=["small", "large"])
     options.add_argument("--grow", action="store_true")
-    options.add_argument("--bfloat16", action="store_true", help="the agent's products in 16 bits, on a GPU")
+    options.add_argument("--bfloat16", action="store_true", help="the agent's matmuls in 16 bits, on a GPU")
     args = options.parse_args()
     speeds = begin(args)
     table = Table("learner update", max(len(size.label) for size in (LARGE, *GROWTH)), ratios=("plain", "jax", "port"))

@@ -17,6 +17,7 @@ from measure import Table, add_peer, begin, measure, own_works, parser, peer_wor
 from serve import Work
 
 from disco_torch.discovery import PRESETS, DiscoverConfig, DiscoverySession
+from disco_torch.runs import configure_process, resolve_device
 
 GROWTH = ["2x2", "1x2", "4x2", "8x2", "16x2", "2x1", "2x5", "2x10", "2x20"]
 
@@ -30,6 +31,7 @@ def config_of(agents: int, updates: int, device: str, speed: str) -> DiscoverCon
 
 
 def make_work(speed: str, device: str, agents: int, updates: int) -> Work:
+    configure_process(resolve_device(device))
     session = DiscoverySession(config_of(agents, updates, device, speed))
     return lambda i: session.advance()
 

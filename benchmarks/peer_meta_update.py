@@ -1,6 +1,6 @@
 """The released notebook's meta-update with the JAX reference, for `meta_update.py`; runs in the peer's environment.
 
-    acting: N training rollouts of 16 rows and a validation rollout of 32, in 32 copies of 5x5 Catch
+    acting: N training rollouts of 16 rows and a validation rollout of 32, in 32 parallel environments of 5x5 Catch
     N updates of the agent and of its value function, each on one of the rollouts
     the meta-loss on the validation rollout, its gradient through the updates, one Adam step of the rule
 
@@ -20,8 +20,8 @@ from disco_rl.value_fns import value_fn
 from peer_reference import act, begin_world, make_catch, make_catch_agent, serve_jax, types
 
 setting = json.loads(sys.argv[1])
-P, N, ROWS, COPIES = setting["agents"], setting["updates"], 16, 32
-env = make_catch(5, 5, COPIES)
+P, N, ROWS, ENVS = setting["agents"], setting["updates"], 16, 32
+env = make_catch(5, 5, ENVS)
 agent = make_catch_agent(env, learning_rate=5e-4, lstm_size=256, head_mlp_hiddens=[256])
 values = value_fn.ValueFunction(
     types.ValueFnConfig(
@@ -40,7 +40,7 @@ optimizer = optax.adam(5e-4)
 
 def begin_life(key):
     """Learner, value function and world of an agent."""
-    example = utils.zeros_like_spec(env.single_observation_spec(), (COPIES,))
+    example = utils.zeros_like_spec(env.single_observation_spec(), (ENVS,))
     return agent.initial_learner_state(key), values.initial_state(key, example), begin_world(agent, env, key)
 
 

@@ -8,9 +8,9 @@ from ml_collections import config_dict
 from serve import cpu_memory, serve
 
 
-def make_catch(rows, columns, copies):
+def make_catch(rows, columns, num_envs):
     settings = config_dict.ConfigDict({"rows": rows, "columns": columns})
-    return jittable_envs.CatchJittableEnvironment(copies, settings)
+    return jittable_envs.CatchJittableEnvironment(num_envs, settings)
 
 
 def make_agent(observations, actions, learning_rate=3e-4, **network):
@@ -38,7 +38,7 @@ def make_catch_agent(env, **settings):
 
 
 def act(agent, env, params, world, key, rows):
-    """A rollout of [rows, copies], and the world after it: environments, what they showed last, the agent's memory."""
+    """A rollout of [rows, environments], and the world after it: environments, what they showed last, the agent's memory."""
 
     def step(world, key):
         env_state, shown, memory = world

@@ -70,6 +70,9 @@ def cuda_memory() -> tuple[float, float]:
 def main(module: str, setting: dict[str, Any]) -> None:
     import torch
 
+    from disco_torch.kernels import keep_freed_memory
+
+    keep_freed_memory()  # as the entry points of runs do
     if not setting["device"].startswith("cuda"):
         return serve(importlib.import_module(module).make_work(**setting))
     torch.set_float32_matmul_precision("high")  # TF32, as JAX does

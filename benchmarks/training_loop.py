@@ -1,8 +1,9 @@
-"""Loops a second of training on 8x8 Catch: collect 29 rows in 2 copies, add them to the replay, and learn from 64.
+"""Loops a second of training on 8x8 Catch: collect 29 rows in 2 parallel environments, add them to
+the replay, and learn from 64.
 
     python benchmarks/training_loop.py --device cuda --speeds captured compiled
     python benchmarks/training_loop.py --peer PYTHON --peer-path REFERENCE
-    python benchmarks/training_loop.py --grow        more copies
+    python benchmarks/training_loop.py --grow        more environments
 
 One piece of work is as many loops as lie between two lines of metrics, logs and finished episodes read at its end as a run
 does. The rule has Disco103's sizes and random weights unless one is named. The peer is the JAX reference in its own Catch.
@@ -18,6 +19,7 @@ from measure import Table, add_peer, begin, measure, own_works, parser, peer_wor
 from serve import Work
 
 from disco_torch import DiscoUpdateRule
+from disco_torch.runs import configure_process, resolve_device
 from disco_torch.training import PRESETS
 from disco_torch.training.session import TrainingSession
 from disco_torch.weights import save_rule
@@ -28,6 +30,7 @@ GROWTH = [1, 2, 8, 32, 128, 512]
 def make_work(speed: str, device: str, num_envs: int, loops: int, rule: str) -> Work:
     config = PRESETS["catch"][1]
     changes = {"rule": rule, "device": device, "speed": speed, "num_envs": num_envs, "log_every": loops, "steps": 10**9}
+    configure_process(resolve_device(device))
     session = TrainingSession(dataclasses.replace(config, **changes))  # type: ignore[arg-type]
 
     def work(i: int) -> None:
@@ -50,7 +53,7 @@ def main() -> None:
     options.add_argument("--grow", action="store_true")
     args = options.parse_args()
     speeds = begin(args)
-    table = Table("copies", 6, "loops/s")
+    table = Table("environments", 12, "loops/s")
     with tempfile.TemporaryDirectory() as folder:
         rule = args.rule
         if not rule:

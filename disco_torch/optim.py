@@ -28,23 +28,23 @@ class AdamConfig:
     """Constants of Adam."""
 
     learning_rate: float = 3e-4
-    """Applied after the clip."""
+    """Learning rate, applied after the clip."""
     max_abs_update: float = 1.0
-    """Clip of each entry of the scaled update."""
+    """Bound on the size of each entry of the scaled update."""
     b1: float = 0.9
-    """Decay of the first moment."""
+    """Decay rate of the first moment."""
     b2: float = 0.999
-    """Decay of the second moment."""
+    """Decay rate of the second moment."""
     eps: float = 1e-8
-    """Added to the denominator."""
+    """Small constant added to the denominator."""
     weight_decay: float = 0.0
-    """Decoupled: a multiple of the parameter, beside the update."""
+    """Decoupled weight decay: a multiple of the parameter, added to the update."""
 
     def __post_init__(self) -> None:
         check_positive("max_abs_update", self.max_abs_update)
         for name in ("learning_rate", "eps", "weight_decay"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"`{name}` must not be negative, got {getattr(self, name)}.")
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}.")
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}.")

@@ -310,3 +310,22 @@ def unflatten_tree(leaves: Iterable[Any], structure: Any) -> Any:
 def map_trees(fn: Callable[..., Any], *trees: Any) -> Any:
     """Applies `fn` to the corresponding leaves of equal trees."""
     return pytree.tree_map(fn, *trees)
+
+
+def tree_items(tree: Any, name: str = "") -> list[tuple[str, Any]]:
+    """Every leaf with its name, in the order of `flatten_tree`.
+
+    A name is the path to the leaf: keys of dicts, fields of dataclasses and places in lists and tuples, joined by "/", as in
+    "opt_state/mu/torso.0.weight".
+    """
+    children: Iterable[tuple[Any, Any]]
+    if type(tree) in TREE_FIELDS:
+        fields = [(field, getattr(tree, field)) for field in TREE_FIELDS[type(tree)]]
+        children = [(field, value) for field, value in fields if value is not None]
+    elif isinstance(tree, dict):
+        children = tree.items()
+    elif isinstance(tree, list | tuple):
+        children = enumerate(tree)
+    else:
+        return [(name, tree)]
+    return [item for key, child in children for item in tree_items(child, f"{name}/{key}" if name else str(key))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 
 import pytest
 import torch
@@ -275,9 +276,12 @@ def test_learning_rate_schedulers_drive_it() -> None:
     ("settings", "message"),
     [
         ({"max_abs_update": 0.0}, r"`max_abs_update` must be greater than 0, got 0.0"),
-        ({"learning_rate": -1.0}, r"`learning_rate` must not be negative, got -1.0"),
-        ({"eps": -1e-8}, r"`eps` must not be negative, got -1e-08"),
-        ({"weight_decay": -0.1}, r"`weight_decay` must not be negative, got -0.1"),
+        ({"learning_rate": math.nan}, r"`learning_rate` must be finite and not negative, got nan"),
+        ({"learning_rate": math.inf}, r"`learning_rate` must be finite and not negative, got inf"),
+        ({"weight_decay": math.inf}, r"`weight_decay` must be finite and not negative, got inf"),
+        ({"learning_rate": -1.0}, r"`learning_rate` must be finite and not negative, got -1.0"),
+        ({"eps": -1e-8}, r"`eps` must be finite and not negative, got -1e-08"),
+        ({"weight_decay": -0.1}, r"`weight_decay` must be finite and not negative, got -0.1"),
         ({"b1": 1.0}, r"`b1` must lie in \[0, 1\), got 1.0"),
         ({"b2": -0.1}, r"`b2` must lie in \[0, 1\), got -0.1"),
     ],
@@ -288,5 +292,5 @@ def test_bad_settings(settings: dict[str, float], message: str) -> None:
 
 
 def test_bad_settings_of_the_optimizer() -> None:
-    with pytest.raises(ValueError, match=r"`learning_rate` must not be negative, got -1.0"):
+    with pytest.raises(ValueError, match=r"`learning_rate` must be finite and not negative, got -1.0"):
         ClippedAdam([torch.ones(1, requires_grad=True)], lr=-1.0)

@@ -25,6 +25,7 @@ ROOMS = [
     "optim",
     "weights",
     "analysis",
+    "runs",
     "training",
     "discovery",
     "verification",

@@ -16,10 +16,14 @@ from disco_torch.types import (
     Rollout,
     UpdateRuleInputs,
     ValueOuts,
+    flatten_tree,
+    map_trees,
     tree_dataclass,
+    tree_items,
     tree_leaves,
     tree_map,
     tree_stack,
+    unflatten_tree,
 )
 
 SPEC = OutputSpec(flat={"logits": 3})
@@ -119,3 +123,16 @@ def test_missing_behaviour_logits(make_inputs: Callable[..., UpdateRuleInputs], 
 def test_rollouts_are_trees(make_rollout: Callable[..., Rollout]) -> None:
     rollout = tree_map(lambda x: x[:, :1], make_rollout(B=3))
     assert rollout.rewards.shape[1] == 1 and rollout.observations.shape[1] == 1 and rollout.truncations is None
+
+
+def test_leaves_are_named_by_the_path_to_them_in_the_order_of_flattening() -> None:
+    state = EmaState(torch.zeros(()), torch.ones(()), torch.full((), 2.0))
+    outs = ValueOuts(value=torch.ones(1), td=torch.zeros(1))  # fields that are None are not there
+    tree = {"b": [state, (7, None)], "a": {"x.y": outs}, "nothing": []}
+    names = ["b/0/moment1", "b/0/moment2", "b/0/decay_product", "b/1/0", "b/1/1", "a/x.y/value", "a/x.y/td"]
+    items, (leaves, structure) = tree_items(tree), flatten_tree(tree)
+    assert [name for name, _ in items] == names
+    assert all(item is leaf for (_, item), leaf in zip(items, leaves, strict=True))
+    again = unflatten_tree([leaf for _, leaf in items], structure)
+    assert map_trees(lambda a, b: a is b, tree, again) == map_trees(lambda a: True, tree)
+    assert tree_items(7) == [("", 7)]

@@ -26,7 +26,7 @@ def on_common_steps(curves: Sequence[Curve], points: int = 200) -> tuple[np.ndar
 
 @dataclass(frozen=True)
 class Panel:
-    """One of the pictures side by side in a figure: a curve for each label."""
+    """One of the plots side by side in a figure: a curve for each label."""
 
     title: str
     curves: Mapping[str, Curve]
@@ -54,7 +54,7 @@ def plot_curves(
     """Draws the mean of each group of runs with its 95% interval, and writes a PNG.
 
     Args:
-      groups: label -> curves, one a seed.
+      groups: label -> curves, one for each seed.
       path: of the picture.
     """
     figure, axes = _pyplot().subplots(figsize=(7, 4), dpi=120)
@@ -73,7 +73,7 @@ def plot_curves(
 
 
 def _pyplot() -> Any:
-    """Imported when it is needed: it takes a second, and a screen is not needed."""
+    """Imports matplotlib when it is needed, since that takes a second; no screen is needed."""
     import matplotlib
 
     matplotlib.use("Agg", force=False)

@@ -18,7 +18,7 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95, resamples: int = 
     """The mean and its percentile-bootstrap interval (Efron, 1979).
 
     Args:
-      values: [n], independent outcomes, such as the returns of episodes or one number a seed.
+      values: [n], independent outcomes, such as the returns of episodes or one number for each seed.
       confidence: share of intervals that should cover the true mean.
       resamples: of the bootstrap.
       seed: so that the same values give the same interval.

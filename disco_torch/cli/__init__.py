@@ -16,13 +16,12 @@ from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
 from disco_torch.cli.train import Train
 from disco_torch.cli.verify import Verify
-from disco_torch.discovery.processes import ProcessLost
 from disco_torch.envs import EnvironmentFailure
+from disco_torch.runs import ProcessLost, RunDiverged
 from disco_torch.training import TrainConfig
-from disco_torch.training.loop import TrainingDiverged
 
-MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, TrainingDiverged, ProcessLost)
-"""What is told in one line."""
+MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, EnvironmentFailure, RunDiverged, ProcessLost)
+"""Errors that are printed as one line, without a traceback."""
 
 
 def main(args: list[str] | None = None) -> int:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
+from disco_torch.runs.sinks import Metrics
 from disco_torch.training import PRESETS, train
-from disco_torch.training.sinks import Metrics
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -18,9 +18,9 @@ class Demo:
     """Train an agent to play Catch with the embedded rule, and show how it learned."""
 
     seed: int = 0
-    """Of the run."""
+    """Random seed."""
     steps: int = 192_000
-    """Environment steps; the preset's 256,000 are more than it needs."""
+    """Environment steps to take; fewer than the preset's 256,000, which are more than it needs."""
 
     def run(self) -> int:
         config = dataclasses.replace(PRESETS["catch-grove25"][1], seed=self.seed, steps=self.steps)

@@ -1,4 +1,4 @@
-"""`disco-torch discover`: a rule, from how well agents learn with it."""
+"""`disco-torch discover`: find an update rule by meta-gradients."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rich.console import Console
 
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
-from disco_torch.discovery.processes import is_first_process
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.run import discover
 from disco_torch.rules import DiscoConfig
+from disco_torch.runs import is_first_process
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Discover:
     options: Annotated[DiscoverOptions, tyro.conf.arg(name="")] = field(default_factory=DiscoverOptions)
     """All settings of the discovery but the population and the shape of the rule, which are the preset's."""
     resume: Path | None = None
-    """The folder of a discovery to go on with, on any number of processes; besides it only --meta-updates, to lengthen it,
+    """Folder of a discovery to resume, on any number of processes. Of the other options only --meta-updates, to lengthen it,
     --minutes, --device and --speed can be given."""
 
     def run(self) -> int:
@@ -62,9 +62,9 @@ class Discover:
             console.print(f"mean return on {env}: {value:.4g}", highlight=False, soft_wrap=True)
         console.print(f"the rule: {result.rule}", highlight=False, soft_wrap=True)
         if result.stopped:
-            how = f"stopped; go on with `disco-torch discover --resume {result.folder}`"
+            how = f"stopped; resume with `disco-torch discover --resume {result.folder}`"
         else:
-            how = f"done; train with it with `disco-torch train --rule {result.rule}`"
+            how = f"done; train an agent with `disco-torch train --rule {result.rule}`"
         console.print(how, highlight=False, soft_wrap=True)
         return 0
 

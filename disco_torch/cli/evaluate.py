@@ -18,17 +18,17 @@ class Evaluate:
     """Play whole episodes with the agent of a run, sampled and greedy, and print the mean return with its 95% interval."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """The folder of the run."""
+    """Folder of the run."""
     episodes: int = 100
-    """To play with each policy."""
+    """Number of episodes to play with each policy."""
     num_envs: int = 10
-    """Copies of the environment to play in."""
+    """Number of parallel environments to play in."""
     seed: int = 1_000_003
-    """Of the evaluation; another than the run's, so that the episodes are new ones."""
+    """Random seed; the default differs from that of training, so that the episodes are new ones."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto`."""
+    """Device to act on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     record: Path | None = None
-    """Also write an animated GIF of one episode here."""
+    """File to write an animated GIF of one episode to."""
 
     def run(self) -> int:
         if self.episodes < 1 or self.num_envs < 1:

@@ -1,4 +1,4 @@
-"""`disco-torch plot`: learning curves of runs in one picture."""
+"""`disco-torch plot`: learning curves of runs in one figure."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from disco_torch.training.folder import RunFolder
 
 @dataclass(frozen=True)
 class Plot:
-    """Compare runs: those that differ in the seed alone are one curve, their mean with its 95% interval."""
+    """Plot learning curves. Runs that differ in the seed alone are one curve, their mean with its 95% interval."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folders of runs."""
+    """Folders of the runs to compare."""
     out: Path = Path("curves.png")
-    """The picture to write."""
+    """Image file to write."""
 
     def run(self) -> int:
         folders = [RunFolder.open(path) for path in self.runs]
@@ -34,7 +34,8 @@ class Plot:
             curve = ([line["steps"] for line in lines], [line["return"] for line in lines])
             groups.setdefault(f"{label}{variant}", []).append(curve)
         plot_curves(groups, self.out)
-        Console().print(f"{len(folders)} runs in {self.out}", highlight=False, soft_wrap=True)
+        number = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
+        Console().print(f"{number} in {self.out}", highlight=False, soft_wrap=True)
         return 0
 
 

@@ -1,4 +1,4 @@
-"""Named settings on the command line, and those of a run that is resumed."""
+"""Presets on the command line, and the settings of a run that is resumed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from disco_torch.discovery.config import PRESETS as DISCOVER_PRESETS
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.training.config import PRESETS as TRAIN_PRESETS
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
@@ -60,7 +60,7 @@ def check_settings_of_resumed(given: Any, own: Any, length: str, may_change: Seq
         if setting.name not in (length, *may_change) and old != new:
             option = setting.name.replace("_", "-")
             raise ValueError(
-                f"`--{option}` must be the run's own when it is resumed, {old!r}, got {new!r}; begin another run for it."
+                f"`--{option}` must be the run's own when it is resumed, {old!r}, got {new!r}; start a new run for it."
             )
     old, new, option = getattr(own, length), getattr(given, length), length.replace("_", "-")
     if new < old:

@@ -1,4 +1,4 @@
-"""`disco-torch rules`: which rules have names, and what is in a file."""
+"""`disco-torch rules`: the rules that have names, and what a rule file holds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ArrayRow = tuple[str, tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Rules:
-    """List the rules that have names; with a name or a file, what is in it: arrays, configuration, provenance."""
+    """List the rules that have names, or show one of them: its arrays, configuration and provenance."""
 
     name: Annotated[str | None, tyro.conf.Positional] = None
     """A rule's name, or an .npz or .safetensors file of a rule, an agent or a value function."""

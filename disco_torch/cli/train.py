@@ -24,7 +24,7 @@ class Train:
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None
-    """The folder of a run to go on with; besides it only --steps, to lengthen it, --device and --speed can be given."""
+    """Folder of a run to resume. Of the other options only --steps, to lengthen it, --device and --speed can be given."""
 
     def run(self) -> int:
         if self.resume is not None:
@@ -35,10 +35,10 @@ class Train:
         console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False, soft_wrap=True)
         if result.stopped:
             console.print(
-                f"stopped; go on with `disco-torch train --resume {result.folder}`", highlight=False, soft_wrap=True
+                f"stopped; resume with `disco-torch train --resume {result.folder}`", highlight=False, soft_wrap=True
             )
         else:
-            console.print(f"done; look at it with `disco-torch evaluate {result.folder}`", highlight=False, soft_wrap=True)
+            console.print(f"done; evaluate it with `disco-torch evaluate {result.folder}`", highlight=False, soft_wrap=True)
         return 0
 
 

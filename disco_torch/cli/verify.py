@@ -1,4 +1,4 @@
-"""`disco-torch verify`: recompute a folder of reference outputs and say how far off we are."""
+"""`disco-torch verify`: recompute a folder of reference outputs and print the relative errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Verify:
     """Recompute every reference file of a folder and compare. Exit status 1 if anything is above the tolerance."""
 
     folder: Annotated[Path, tyro.conf.Positional]
-    """With config.json and .npz files; see docs/verification.md."""
+    """Folder of reference files, a config.json and .npz files; see docs/verification.md."""
     weights: Path | None = None
-    """The released Disco103 weights (disco_103.npz), for the cases that use them."""
+    """File of the released Disco103 weights (disco_103.npz), for the cases that use them."""
     dtype: Literal["float64", "float32"] = "float64"
-    """To compute in."""
+    """Data type to compute in."""
     tolerance: float | None = None
-    """Of the relative error: 1e-9 in float64, 2e-2 in float32 unless given."""
+    """Largest relative error that passes; defaults to 1e-9 in float64 and 2e-2 in float32."""
 
     def run(self) -> int:
         verdicts = verify(self.folder, self.weights, getattr(torch, self.dtype), self.tolerance)

@@ -4,9 +4,9 @@ from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig, H
 from disco_torch.discovery.meta_gradient import MetaGradient, PlainMetaGradient
 from disco_torch.discovery.meta_loss import MetaLossWeights, target_regularizer, validation_loss
 from disco_torch.discovery.mixed_mode import MixedModeMetaGradient
-from disco_torch.discovery.processes import ProcessLost, World
 from disco_torch.discovery.run import DiscoverResult, discover
 from disco_torch.discovery.session import DiscoverySession
+from disco_torch.runs import ProcessLost, World
 
 __all__ = [
     "PRESETS",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,22 +14,24 @@ from disco_torch.checks import check_between
 from disco_torch.discovery.meta_loss import MetaLossWeights
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
+from disco_torch.runs import check_run_name
 from disco_torch.training import ValueFunctionConfig
 
 Setting = bool | int | float | str
 NO_CLIP = 1e9
-"""As `max_abs_update`: what Adam's update never reaches."""
+"""Value of `max_abs_update` that Adam's update never reaches."""
 
 
 @dataclass(frozen=True)
 class HabitatConfig:
-    """An environment and how many agents of the population live in it, each in a level of its own."""
+    """An environment and the number of agents of the population in it, each in a level of its own."""
 
     env: str = "catch"
-    """`catch`, or a family of `disco_torch.envs.FAMILIES`."""
+    """Environment: `catch`, or a family of `disco_torch.envs.FAMILIES`."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows` 5."""
     agents: int = 1
+    """Number of agents."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,13 @@ class GroupConfig:
     agent: AgentConfig = field(default_factory=AgentConfig)
     """The network of every agent in the group."""
     learning_rates: Sequence[float] = (5e-4,)
-    """Of the agents, which take them in turn."""
+    """Learning rates, which the agents take in turn."""
 
     def __post_init__(self) -> None:
         if not self.habitats or any(habitat.agents < 1 for habitat in self.habitats):
             raise ValueError("`habitats` must name at least one environment, each with at least 1 agent.")
-        if not self.learning_rates or any(rate <= 0 for rate in self.learning_rates):
-            raise ValueError(f"`learning_rates` must be greater than 0, got {list(self.learning_rates)}.")
+        if not self.learning_rates or any(not 0 < rate < math.inf for rate in self.learning_rates):
+            raise ValueError(f"`learning_rates` must be finite and greater than 0, got {list(self.learning_rates)}.")
 
     @property
     def num_agents(self) -> int:
@@ -62,77 +65,77 @@ class DiscoverConfig:
     groups: Sequence[GroupConfig] = (GroupConfig(),)
     """The population."""
     rule: DiscoConfig = field(default_factory=DiscoConfig)
-    """What the rule is besides its weights."""
+    """Configuration of the rule: everything but its weights."""
     start: str = ""
-    """A rule to start from, by name or file; random weights unless given. The optimiser's state beside a snapshot is taken
-    up, too."""
+    """Rule to fine-tune, by name or file; defaults to random weights. The optimiser's state beside a snapshot is loaded,
+    too."""
     seed: int = 0
-    """Of everything random."""
+    """Random seed."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto`: the GPU if there is one."""
+    """Device to learn on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Of all parameters."""
+    """Data type of all parameters."""
     speed: Literal["auto", "plain", "traced", "captured", "compiled"] = "auto"
-    """How to run: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled before, which
-    takes a few minutes at the start. `auto` is `captured` on a GPU, else `traced`."""
+    """Execution mode: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled first,
+    which takes a few minutes at the start. `auto` is `captured` on a GPU, else `traced`."""
 
     meta_updates: int = 800
-    """Updates of the rule."""
+    """Number of updates of the rule."""
     window: int = 2
-    """Agent updates that a meta-gradient goes through."""
+    """Number of agent updates that a meta-gradient is backpropagated through."""
     stride: int = 0
-    """Agent updates between two updates of the rule; 0 for `window`. If less, windows overlap."""
+    """Number of agent updates between two updates of the rule; 0 for `window`. If it is smaller, windows overlap."""
     rollout_length: int = 16
-    """Rows of each rollout."""
+    """Number of rows of each rollout."""
     valid_length: int = 32
-    """Rows of a validation rollout."""
+    """Number of rows of a validation rollout."""
     fresh_validation: bool = False
     """Collect validation rollouts after the agent's updates, as the paper does, or before them, as the notebook."""
     num_envs: int = 32
-    """Copies of its environment that an agent learns from."""
+    """Number of parallel environments that an agent learns from."""
     valid_envs: int = 0
-    """Copies that it is judged on, the former among them; 0 for `num_envs`."""
+    """Number of parallel environments of the validation rollouts, the former among them; 0 for `num_envs`."""
     batch_size: int = 32
-    """Trajectories an agent's update learns from."""
+    """Number of trajectories that an agent's update learns from."""
     replay_capacity: int = 0
-    """Trajectories that each agent keeps; 0 for no replay: updates learn from what was just collected."""
+    """Number of trajectories that each agent keeps; 0 for no replay: updates learn from the last rollout."""
     replayed_share: float = 0.9
     """Share of each batch that is drawn from the replay; the rest are the newest trajectories."""
     lifetimes: Sequence[int] = ()
-    """Updates that an agent may live for, drawn with probabilities proportional to 1 / lifetime; then a new one takes its
-    place, in a new level. None: agents live as long as the discovery."""
+    """Possible lifetimes of agents in updates, drawn with probabilities proportional to 1 / lifetime. A new agent then takes
+    its place, in a new level. Without any, agents live as long as the discovery."""
 
     optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4, max_abs_update=NO_CLIP))
-    """Of the rule."""
+    """Optimiser of the rule."""
     slow_after: int = field(default=0, metadata={"later": True})
-    """Meta-updates after which the rule learns at a quarter of its rate, so that noise averages out; 0 for never."""
+    """Number of meta-updates after which the rule's learning rate is quartered, so that noise averages out; 0 for never."""
     adam_per_agent: bool = False
     """One Adam for each agent and the mean of their updates, as the paper has it, or one Adam on the mean gradient."""
     weights: MetaLossWeights = field(default_factory=MetaLossWeights)
-    """Of the meta-loss's regularisers."""
+    """Weights of the meta-loss's regularisers."""
     agent_optimizer: AdamConfig = field(default_factory=AdamConfig)
-    """Of the agents; the learning rate is their group's."""
+    """Optimiser of the agents; the learning rate is that of their group."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters."""
     value_function: ValueFunctionConfig = field(default_factory=ValueFunctionConfig)
-    """That judges the agents."""
+    """Value function of the meta-loss."""
     share_values: bool = False
     """One value function for all agents of a habitat, or one for each agent."""
 
     name: str = ""
-    """Of the run; made of the seed unless given."""
+    """Name of the run, which is that of its folder; defaults to one made of the seed."""
     runs: Path = Path("runs")
-    """The folder that runs are written to."""
+    """Folder that runs are written to."""
     minutes: float = 0.0
-    """Stop after so many minutes, as on Ctrl-C; 0 for no limit."""
+    """Number of minutes after which to stop, as on Ctrl-C; 0 for no limit."""
     log_every: int = 10
-    """Meta-updates between two lines of metrics."""
+    """Number of meta-updates between two lines of metrics."""
     snapshot_every: int = 100
-    """Meta-updates between two snapshots of the rule; 0 for one at the end alone."""
+    """Number of meta-updates between two snapshots of the rule; 0 for one at the end alone."""
     checkpoint_every: int = 200
-    """Meta-updates between two checkpoints; 0 for one at the end alone."""
+    """Number of meta-updates between two checkpoints; 0 for one at the start and one at the end."""
     keep_checkpoints: int = 2
-    """Checkpoints to keep, the newest ones."""
+    """Number of checkpoints to keep, the newest ones."""
     tensorboard: bool = True
     """Write TensorBoard events."""
 
@@ -147,6 +150,7 @@ class DiscoverConfig:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.stride > self.window:
             raise ValueError(f"`stride` must be at most the window, {self.window}, got {self.stride}.")
@@ -163,7 +167,7 @@ class DiscoverConfig:
         if self.num_fresh > self.num_envs and self.replay_capacity:
             raise ValueError(
                 f"`replayed_share` must leave at most {self.num_envs} new trajectories of a batch, those that `num_envs` "
-                f"copies collect, got {self.replayed_share}, which leaves {self.num_fresh}."
+                f"environments collect, got {self.replayed_share}, which leaves {self.num_fresh}."
             )
         if not self.fresh_validation and (self.replay_capacity or self.stride not in (0, self.window)):
             raise ValueError("`fresh_validation` is needed with a replay or a stride, got False.")
@@ -173,13 +177,13 @@ class DiscoverConfig:
         return sum(group.num_agents for group in self.groups)
 
     def learning_rate(self, meta_updates: int) -> float:
-        """Of the rule, after so many meta-updates."""
+        """Learning rate of the rule after so many meta-updates."""
         rate = self.optimizer.learning_rate
         return rate / 4.0 if 0 < self.slow_after <= meta_updates else rate
 
     @property
     def num_copies(self) -> int:
-        """Copies of its environment that each agent acts in."""
+        """Number of parallel environments that each agent acts in."""
         return self.valid_envs or self.num_envs
 
     @property
@@ -260,8 +264,8 @@ GROVE25 = dataclasses.replace(
     weights=MetaLossWeights(policy_entropy=8e-2),
     share_values=True,
 )
-"""`grove5` goes on in the paper's loop. Longer windows reward a rule for haste: without more weight on the policies' entropy
-it learns to decide too early."""
+"""`grove5`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
+entropy has more weight."""
 
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
@@ -276,7 +280,7 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         DiscoverConfig(groups=(GroupConfig(small_catch(agents=2), NOTEBOOK_AGENT),)),
     ),
     "notebook-lives": (
-        "goes on with a rule that `notebook` found, given as `--start`: 16 agents that die, so that it learns to begin",
+        "fine-tunes a rule that `notebook` found, given as `--start`: 16 agents with limited lifetimes",
         DiscoverConfig(
             groups=(GroupConfig(small_catch(agents=16), NOTEBOOK_AGENT, learning_rates=(1e-3, 2e-3, 4e-3)),),
             lifetimes=(200, 400, 800),
@@ -284,6 +288,6 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         ),
     ),
     "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
-    "grove25": ("the embedded rule's: goes on with grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
+    "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
 }
-"""Named settings, each with what it is for."""
+"""Presets: named settings, each with what it is for."""

@@ -46,19 +46,21 @@ class PlainMetaGradient:
         Args:
           rule_params: as `rule.named_parameters()` names them.
           learner_state: the agent before the updates.
-          value_state: the value function before its updates, one beside each of the agent's.
+          value_state: the value function before the updates; each update of the agent is followed by one of it.
           train: N rollouts.
-          valid: the rollout to judge the final agent on.
-          learning_rate: of the agent, where it is not its optimiser's.
+          valid: the rollout on which the final agent's meta-loss is computed.
+          learning_rate: the agent's learning rate; defaults to its optimiser's.
         """
-        # detached: the gradient is of these updates alone; what came before is history.
-        eta = {name: param.detach().requires_grad_() for name, param in rule_params.items()}
+        # detached: the gradient is of these updates alone; what came before is constant.
+        rule_params = {name: param.detach().requires_grad_() for name, param in rule_params.items()}
         state = tree_map(torch.Tensor.detach, learner_state)
         regularizers, regularizer_logs = [], []
         agent = self.learner.agent
         with torch.enable_grad():
             for rollout in train:
-                state, _, targets, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
+                state, _, targets, out = self.learner.differentiable_update(
+                    state, rollout, rule_params, learning_rate=learning_rate
+                )
                 with torch.no_grad():
                     value_state, _, _ = self.value_function.update(value_state, rollout, out["logits"])
                 regularizer, parts = target_regularizer(targets, self.weights)
@@ -70,9 +72,9 @@ class PlainMetaGradient:
             validation, validation_logs = validation_loss(valid, out, value_out, self.weights)
             regularizer = torch.stack(regularizers).mean()
             gradients = torch.autograd.grad(
-                validation + regularizer, list(eta.values()), allow_unused=True, materialize_grads=True
+                validation + regularizer, list(rule_params.values()), allow_unused=True, materialize_grads=True
             )
-        grads = dict(zip(eta, gradients, strict=True))
+        grads = dict(zip(rule_params, gradients, strict=True))
         logs = meta_logs(validation, validation_logs, regularizer, regularizer_logs)
         state = tree_map(torch.Tensor.detach, state)
         return MetaGradient(grads, state, value_state, value_out, logs)

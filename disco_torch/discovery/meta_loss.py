@@ -1,4 +1,4 @@
-"""The meta-loss: how well an agent does after it has learned with a rule, and what keeps the rule's targets in bounds."""
+"""The meta-loss: how well an agent does after it has learned with a rule, and regularisers of the rule's targets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def validation_loss(
       valid: [T+1, B] rows.
       agent_out: the final agent's outputs on them; gradients flow here, through all its updates, to the rule.
       value_out: normalised advantages on them, constants.
-      weights: of the regularisers.
+      weights: weights of the regularisers.
 
     Returns:
       A scalar and its parts.
@@ -61,7 +61,7 @@ def validation_loss(
 
 
 def target_regularizer(targets: Targets, weights: MetaLossWeights) -> tuple[Tensor, Logs]:
-    """What keeps the targets of one inner update in bounds; the meta-loss has its mean over the updates.
+    """The regulariser of the targets of one inner update; the meta-loss has its mean over the updates.
 
     R = w_m sum_{pi, y, z} (mean target)^2 + w_k mean KL(pi_target-network || pi^)
 

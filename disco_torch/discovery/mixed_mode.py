@@ -1,14 +1,14 @@
 """Meta-gradients in mixed mode: the same gradient as the plain one, with the memory of one update instead of all.
 
-Forward, the updates run without a graph; of each are kept its parameters, the rule's state and a vector of Adam's. Backward,
-each update is recomputed on its own. Its inner gradient g = grad_theta L(theta, tau) must be differentiated again, along the
-cotangent g_bar that Adam passes back:
+In the forward pass the updates run without a graph; of each are saved its parameters, the rule's state and a vector of
+Adam's. In the backward pass each update is recomputed on its own. Its inner gradient g = grad_theta L(theta, tau) must be
+differentiated again, along the cotangent g_bar that Adam passes back:
 
     (d g / d theta)^T g_bar = d^2 L / d theta^2  g_bar,        (d g / d tau)^T g_bar = d^2 L / (d tau d theta)  g_bar
 
 Both are ONE forward-mode derivative of (grad_theta L, grad_tau L) in the direction g_bar of theta, since second derivatives
-commute: no reverse pass through a reverse pass, whose graph is what takes memory and time. What is left, the rule's targets
-tau(eta, theta, state), is differentiated once, by a plain reverse pass. "Scalable meta-learning via mixed-mode
+commute: no backward pass through a backward pass, whose graph is what takes memory and time. What is left, the rule's
+targets tau(eta, theta, state), is differentiated once, by a plain backward pass. "Scalable meta-learning via mixed-mode
 differentiation", ICML 2025.
 """
 
@@ -34,7 +34,7 @@ LEARNED_TARGETS = ("pi", "y", "z")
 
 @tree_dataclass
 class Cotangent:
-    """What the meta-loss's gradient is with respect to a learner's state; the second moments get none."""
+    """The gradient of the meta-loss with respect to a learner's state; the second moments get none."""
 
     params: Params
     mu: Params
@@ -42,8 +42,8 @@ class Cotangent:
 
 
 @tree_dataclass
-class Passage:
-    """What the way back needs of an update: parameters and the rule's state before it, and Adam's gains (`adam_gains`)."""
+class SavedUpdate:
+    """What the backward pass needs of an update: parameters and rule state before it, and Adam's gains (`adam_gains`)."""
 
     params: Params
     meta_state: Any
@@ -54,8 +54,8 @@ class Passage:
 class MixedModeMetaGradient:
     """The interface of `PlainMetaGradient`; memory grows with the updates by their states alone.
 
-    Three pure functions, which can be batched over agents and recorded: `inner_update` forward, `judge` at the end, and
-    `through_inner_update` backward.
+    Three pure functions, which can be batched over agents and recorded: `inner_update` forward, `meta_loss_and_grad` at the
+    end, and `backward_inner_update` backward.
     """
 
     learner: Learner
@@ -73,39 +73,49 @@ class MixedModeMetaGradient:
         learning_rate: float | Tensor | None = None,
     ) -> MetaGradient:
         """See `PlainMetaGradient`."""
-        eta = {name: param.detach() for name, param in rule_params.items()}
+        rule_params = {name: param.detach() for name, param in rule_params.items()}
         state: LearnerState = tree_map(Tensor.detach, learner_state)
-        passages = []
+        saved_updates = []
         for rollout in train:
-            state, passage, logits, _ = self.inner_update(eta, state, rollout, learning_rate)
+            state, saved, logits, _ = self.inner_update(rule_params, state, rollout, learning_rate)
             value_state, _, _ = self.value_function.update(value_state, rollout, logits)
-            passages.append(passage)
+            saved_updates.append(saved)
         final = state
         value_out, *_ = self.value_function.estimate(value_state, valid, self._logits(final.params, valid))
-        cotangent, validation, validation_logs = self.judge(final, valid, value_out)
-        grads = {name: torch.zeros_like(param) for name, param in eta.items()}
+        cotangent, validation, validation_logs = self.meta_loss_and_grad(final, valid, value_out)
+        grads = {name: torch.zeros_like(param) for name, param in rule_params.items()}
         regularizers, regularizer_logs = [], []
         for n in range(len(train) - 1, -1, -1):
-            # Popped: what was passed is not needed any more.
-            eta_bar, cotangent, regularizer, logs = self.through_inner_update(
-                eta, passages.pop(), train[n], cotangent, 1.0 / len(train), learning_rate
+            # Popped: its memory can be freed.
+            rule_bar, cotangent, regularizer, logs = self.backward_inner_update(
+                rule_params, saved_updates.pop(), train[n], cotangent, 1.0 / len(train), learning_rate
             )
-            grads = {name: total + eta_bar[name] for name, total in grads.items()}
+            grads = {name: total + rule_bar[name] for name, total in grads.items()}
             regularizers.append(regularizer)
             regularizer_logs.append(logs)
         logs = meta_logs(validation, validation_logs, torch.stack(regularizers).mean(), regularizer_logs)
         return MetaGradient(grads, final, value_state, value_out, logs)
 
     def inner_update(
-        self, eta: Params, state: LearnerState, rollout: Rollout, learning_rate: float | Tensor | None = None
-    ) -> tuple[LearnerState, Passage, Tensor, Logs]:
-        """One update of the agent. Returns what the way back needs of it, and the policy's logits from before."""
-        after, logs, _, out = self.learner.differentiable_update(state, rollout, eta, learning_rate=learning_rate)
-        gains = adam_gains(after.opt_state, self.learner.optimizer)
-        return after, Passage(state.params, state.meta_state, gains), out["logits"], logs
+        self, rule_params: Params, state: LearnerState, rollout: Rollout, learning_rate: float | Tensor | None = None
+    ) -> tuple[LearnerState, SavedUpdate, Tensor, Logs]:
+        """One update of the agent.
 
-    def judge(self, state: LearnerState, valid: Rollout, value_out: ValueOuts) -> tuple[Cotangent, Tensor, Logs]:
-        """The meta-loss on the validation rollout, without the regularisers of targets, and its cotangent of the state."""
+        Returns:
+          The state after it, what the backward pass needs of it, the policy's logits before it, and logs.
+        """
+        after, logs, _, out = self.learner.differentiable_update(state, rollout, rule_params, learning_rate=learning_rate)
+        gains = adam_gains(after.opt_state, self.learner.optimizer)
+        return after, SavedUpdate(state.params, state.meta_state, gains), out["logits"], logs
+
+    def meta_loss_and_grad(
+        self, state: LearnerState, valid: Rollout, value_out: ValueOuts
+    ) -> tuple[Cotangent, Tensor, Logs]:
+        """The meta-loss on the validation rollout, without the regularisers of targets, and its gradient.
+
+        Returns:
+          The gradient with respect to the state, the loss, and logs.
+        """
 
         def loss_fn(params: Params) -> tuple[Tensor, tuple[Tensor, Logs]]:
             out, _ = self.learner.agent.unroll(params, valid.observations, memory_resets(valid), valid.first_state)
@@ -116,35 +126,44 @@ class MixedModeMetaGradient:
         zeros = tree_map(torch.zeros_like, (state.opt_state.mu, state.meta_state))
         return Cotangent(params_bar, *zeros), loss, logs
 
-    def through_inner_update(
+    def backward_inner_update(
         self,
-        eta: Params,
-        passage: Passage,
+        rule_params: Params,
+        saved: SavedUpdate,
         rollout: Rollout,
         cotangent: Cotangent,
         share: float,
         learning_rate: float | Tensor | None = None,
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
-        """From the cotangent of the state after an update to those of the rule and of the state before it.
+        """The backward pass through one update, from the cotangent of the state after it.
 
-        `share` is the weight of this update's regulariser in the meta-loss. Returns the regulariser and its logs, too.
+        Args:
+          rule_params: those of the update.
+          saved: of the update, from `inner_update`.
+          rollout: that it learned from.
+          cotangent: of the state after it.
+          share: the weight of this update's regulariser in the meta-loss.
+          learning_rate: of the update.
+
+        Returns:
+          The cotangents of the rule and of the state before the update, the regulariser and its logs.
         """
-        targets_bar, cotangent = self._through_update(eta, passage, rollout, cotangent, learning_rate)
-        return self._through_targets(eta, passage, rollout, targets_bar, cotangent, share)
+        targets_bar, cotangent = self._backward_step(rule_params, saved, rollout, cotangent, learning_rate)
+        return self._backward_targets(rule_params, saved, rollout, targets_bar, cotangent, share)
 
     def _logits(self, params: Params, rollout: Rollout) -> Tensor:
         """The policy's alone; all outputs together are large."""
         out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
         return out["logits"]
 
-    def _targets(self, eta: Params, params: Params, meta_state: Any, rollout: Rollout) -> tuple[Targets, Any]:
+    def _targets(self, rule_params: Params, params: Params, meta_state: Any, rollout: Rollout) -> tuple[Targets, Any]:
         agent_out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
-        return self.learner.targets(params, meta_state, rollout, rule_inputs(rollout, agent_out), eta)
+        return self.learner.targets(params, meta_state, rollout, rule_inputs(rollout, agent_out), rule_params)
 
-    def _through_update(
+    def _backward_step(
         self,
-        eta: Params,
-        passage: Passage,
+        rule_params: Params,
+        saved: SavedUpdate,
         rollout: Rollout,
         cotangent: Cotangent,
         learning_rate: float | Tensor | None,
@@ -153,27 +172,27 @@ class MixedModeMetaGradient:
 
         The latter is without the share that passes through the targets, and still holds the rule's state after the update.
         """
-        # Computed once more, without a graph: kept from the way forward they would grow with the number of updates.
+        # Computed once more, without a graph: saved in the forward pass they would grow with the number of updates.
         with torch.no_grad():
-            targets, _ = self._targets(eta, passage.params, passage.meta_state, rollout)
+            targets, _ = self._targets(rule_params, saved.params, saved.meta_state, rollout)
         targets.pop("target_out")  # large, and the losses do not read it
 
         def loss_fn(params: Params, learned: Params) -> Tensor:
             return self.learner.loss_of_params(params, rollout, targets | learned)[0]
 
         grads_bar, mu_bar, params_bar = adam_backward(
-            cotangent.params, cotangent.mu, passage.gains, self.learner.optimizer, learning_rate
+            cotangent.params, cotangent.mu, saved.gains, self.learner.optimizer, learning_rate
         )
         learned = {name: targets[name] for name in LEARNED_TARGETS}
-        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (passage.params,), (grads_bar,))
+        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (saved.params,), (grads_bar,))
         _, (curvature, targets_bar) = pushed
         params_bar = {name: bar + curvature[name] for name, bar in params_bar.items()}
         return targets_bar, Cotangent(params_bar, mu_bar, cotangent.meta_state)
 
-    def _through_targets(
+    def _backward_targets(
         self,
-        eta: Params,
-        passage: Passage,
+        rule_params: Params,
+        saved: SavedUpdate,
         rollout: Rollout,
         targets_bar: Params,
         cotangent: Cotangent,
@@ -181,15 +200,15 @@ class MixedModeMetaGradient:
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
         """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before."""
 
-        def targets_fn(eta: Params, params: Params, meta_state: Any) -> tuple[Any, tuple[Tensor, Logs]]:
-            targets, next_state = self._targets(eta, params, meta_state, rollout)
+        def targets_fn(rule_params: Params, params: Params, meta_state: Any) -> tuple[Any, tuple[Tensor, Logs]]:
+            targets, next_state = self._targets(rule_params, params, meta_state, rollout)
             regularizer, logs = target_regularizer(targets, self.weights)
             learned = {name: targets[name] for name in LEARNED_TARGETS}
             return (learned, next_state, share * regularizer), (regularizer.detach(), logs)
 
-        pulled: Any = vjp(targets_fn, eta, passage.params, passage.meta_state, has_aux=True)
+        pulled: Any = vjp(targets_fn, rule_params, saved.params, saved.meta_state, has_aux=True)
         _, pull_back, (regularizer, logs) = pulled
         one = torch.ones_like(regularizer)
-        eta_bar, through_targets, meta_bar = pull_back((targets_bar, cotangent.meta_state, one))
-        params_bar = {name: bar + through_targets[name] for name, bar in cotangent.params.items()}
-        return eta_bar, Cotangent(params_bar, cotangent.mu, meta_bar), regularizer, logs
+        rule_bar, from_targets, meta_bar = pull_back((targets_bar, cotangent.meta_state, one))
+        params_bar = {name: bar + from_targets[name] for name, bar in cotangent.params.items()}
+        return rule_bar, Cotangent(params_bar, cotangent.mu, meta_bar), regularizer, logs

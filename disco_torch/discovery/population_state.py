@@ -1,4 +1,7 @@
-"""The state of a population, put together from all processes and split again over any number of them."""
+"""The state of a population, put together from all processes and split again over any number of them.
+
+Everything is by name: a leaf of a state is found under the path to it, as `tree_items` names it.
+"""
 
 from __future__ import annotations
 
@@ -7,51 +10,67 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from disco_torch.data import ReplayState
-from disco_torch.discovery.group import Group
-from disco_torch.discovery.records import Record
+from disco_torch.discovery.group_state import WindowUpdate
+from disco_torch.discovery.population import Population
+from disco_torch.runs import pack, unpack
 from disco_torch.types import Params
 
 Plain = dict[str, Any]
 """Tensors on the CPU and plain values, which load without running any code."""
 
 
-def group_parts(group: Group, optimizers: Any) -> Any:
+def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     state = group.state
-    rings = None if state.rings is None else (state.rings.trajectories, state.rings.sizes)
-    records = [(r.passage, r.rollout, r.goes_on) for r in state.window]
-    values = None if group.lanes else state.values
-    return state.learners, values, state.acting.returns, rings, records, optimizers
+    parts = {
+        "learners": state.learners,
+        "values": None if group.shared_value_groups else state.values,
+        "returns": state.acting.returns,
+        "replay": None if state.replay is None else (state.replay.trajectories, state.replay.sizes),
+        "window": [(update.saved, update.rollout, update.alive) for update in state.window],
+        "optimizers": optimizers,
+    }
+    return {name: part for name, part in parts.items() if part is not None}
 
 
-def save_group(group: Group, optimizers: Any) -> Plain:
+def put_parts(group: Population, parts: dict[str, Any], shared_values: Any, position: int) -> None:
+    """The inverse of `group_parts`, with what has no rows of agents besides."""
+    state = group.state
+    state.learners, state.acting.returns = parts["learners"], parts["returns"]
+    state.values = shared_values if group.shared_value_groups else parts["values"]
+    if state.replay is not None:
+        trajectories, sizes = parts["replay"]
+        state.replay = ReplayState(trajectories, sizes, torch.full_like(state.replay.next, position))
+    for update, (saved, rollout, alive) in zip(state.window, parts["window"], strict=True):
+        update.saved, update.rollout, update.alive = saved, rollout, alive
+
+
+def save_group(group: Population, optimizers: Any) -> Plain:
     """This process's share of a group."""
     if not group.num_agents:
         return {"ids": []}
     worlds = {}
     for i, habitat in enumerate(group.habitats.habitats):
-        state = (group.state.acting.worlds[i], group.state.acting.steps[i])
-        index = group.habitats.all.index(habitat)
-        worlds[str(index)] = {"mine": list(habitat.mine), "leaves": cpu_leaves(state, group.config.num_copies)}
+        leaves = pack(world_of(group, i))
+        rows = {name: leaf.unflatten(0, (-1, group.config.num_copies)) for name, leaf in leaves.items()}
+        worlds[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
     return {
         "ids": list(group.habitats.ids),
-        "agents": cpu_leaves(group_parts(group, optimizers)),
-        "shared_values": cpu_leaves(group.state.values) if group.lanes else [],
+        "agents": pack(group_parts(group, optimizers)),
+        "shared_values": pack(group.state.values) if group.shared_value_groups else {},
         "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
         "worlds": worlds,
-        "window": [cpu_leaves(record.eta) for record in group.state.window],
-        "position": 0 if group.state.rings is None else int(group.state.rings.next),
+        "window": [pack(update.rule_params) for update in group.state.window],
+        "position": 0 if group.state.replay is None else int(group.state.replay.next),
         "generator": group.generator.get_state(),
     }
 
 
-def cpu_leaves(tree: Any, copies: int = 1) -> list[Tensor]:
-    """The tensors of a tree; with `copies`, [P * copies, ...] leaves become [P, copies, ...]."""
-    leaves = [leaf.detach().cpu() for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
-    return leaves if copies == 1 else [leaf.unflatten(0, (-1, copies)) for leaf in leaves]
+def world_of(group: Population, i: int) -> dict[str, Any]:
+    """The state of a habitat's environments and the rows to act on next, leaves of [agents * environments, ...]."""
+    return {"state": group.state.acting.worlds[i], "step": group.state.acting.steps[i]}
 
 
 def merge_groups(parts: list[Plain], total: int) -> Plain:
@@ -72,9 +91,9 @@ def merge_groups(parts: list[Plain], total: int) -> Plain:
     return whole
 
 
-def merge_rows(parts: list[list[Tensor]], ids: list[list[int]]) -> list[Tensor]:
+def merge_rows(parts: list[dict[str, Tensor]], ids: list[list[int]]) -> dict[str, Tensor]:
     order = torch.argsort(torch.tensor(list(chain(*ids))))
-    return [torch.cat(leaves)[order] for leaves in zip(*parts, strict=True)]
+    return {name: torch.cat([part[name] for part in parts])[order] for name in parts[0]}
 
 
 def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
@@ -82,39 +101,26 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
     return [value for _, value in pairs]
 
 
-def load_group(group: Group, whole: Plain, optimizers: Any, eta: Params, same_device: bool) -> Any:
+def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
     if same_device:
         group.generator.set_state(whole["generator"])
     if not group.num_agents:
         return optimizers
-    copies, rows, state = group.config.num_copies, torch.tensor(group.habitats.ids), group.state
-    blank = group.blank_record(eta)
-    state.window = [Record(fill(eta, leaves), blank.passage, blank.rollout, blank.goes_on) for leaves in whole["window"]]
-    parts = group_parts(group, optimizers)
-    learners, values, returns, rings, records, optimizers = fill(parts, [leaf[rows] for leaf in whole["agents"]])
-    state.learners, state.acting.returns = learners, returns
-    state.values = fill(state.values, whole["shared_values"]) if group.lanes else values
-    if state.rings is not None:
-        state.rings = ReplayState(rings[0], rings[1], torch.full_like(state.rings.next, whole["position"]))
-    for record, (passage, rollout, goes_on) in zip(state.window, records, strict=True):
-        record.passage, record.rollout, record.goes_on = passage, rollout, goes_on
+    rows, state = torch.tensor(group.habitats.ids), group.state
+    blank = group.blank_update(rule_params)
+    state.window = [
+        WindowUpdate(unpack(leaves, rule_params, f"{where}/window/{i}/rule"), blank.saved, blank.rollout, blank.alive)
+        for i, leaves in enumerate(whole["window"])
+    ]
+    own = {name: leaf[rows] for name, leaf in whole["agents"].items()}
+    parts = unpack(own, group_parts(group, optimizers), f"{where}/agents")
+    shared = unpack(whole["shared_values"], state.values, f"{where}/values") if group.shared_value_groups else None
+    put_parts(group, parts, shared, whole["position"])
     group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
     for i, habitat in enumerate(group.habitats.habitats):
-        mine = torch.tensor(list(habitat.mine))
-        stored = whole["worlds"][str(group.habitats.all.index(habitat))]["leaves"]
-        leaves = [leaf[mine].flatten(0, 1) if copies > 1 else leaf[mine] for leaf in stored]
-        acting = state.acting
-        acting.worlds[i], acting.steps[i] = fill((acting.worlds[i], acting.steps[i]), leaves)
-    return optimizers
-
-
-def fill(tree: Any, leaves: list[Tensor]) -> Any:
-    """A tree like the given one with other tensors, on the same devices."""
-    old, structure = pytree.tree_flatten(tree)
-    places = [i for i, leaf in enumerate(old) if isinstance(leaf, Tensor)]
-    if len(places) != len(leaves):
-        raise ValueError(f"the checkpoint holds {len(leaves)} parts of a state, {len(places)} are needed; other settings?")
-    for i, leaf in zip(places, leaves, strict=True):
-        old[i] = leaf.to(old[i].device)
-    return pytree.tree_unflatten(old, structure)
+        mine, name = torch.tensor(list(habitat.mine)), str(group.habitats.all.index(habitat))
+        leaves = {key: leaf[mine].flatten(0, 1) for key, leaf in whole["worlds"][name]["leaves"].items()}
+        world = unpack(leaves, world_of(group, i), f"{where}/worlds/{name}")
+        state.acting.worlds[i], state.acting.steps[i] = world["state"], world["step"]
+    return parts.get("optimizers")

@@ -3,27 +3,46 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+from disco_torch.analysis import Panel, plot_panels
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.processes import ProcessLost, World
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.provenance import rule_provenance
-from disco_torch.discovery.record import DiscoveryFolder, DiscoveryRecord, final_returns
 from disco_torch.discovery.session import DiscoverySession
-from disco_torch.training.checkpoint import list_checkpoints, load_checkpoint
+from disco_torch.runs import Metrics, ProcessLost, RunLoop, World, configure_process, restoring, run_lock, stop_signals
+from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training.session import resolve_rule
-from disco_torch.training.sinks import Metrics
-from disco_torch.training.stopping import stop_signals
+
+SHOWN = {
+    "meta_updates": "meta-updates",
+    "steps": "environment steps",
+    "steps_per_second": "steps/s",
+    "meta_updates_per_second": "meta-updates/s",
+    "lives": "lives of agents",
+    "return/": "mean return, ",
+    "meta_loss": "meta-loss",
+    "meta_grad_norm": "norm of the meta-gradient",
+    "meta_up_norm": "norm of the rule's update",
+    "entropy": "policy entropy",
+    "target_kl": "KL to the policy targets",
+    "nonfinite": "meta-gradients that were not finite",
+    "minutes_left": "minutes left",
+}
+"""Metrics that the live view shows, and their labels."""
+NORMS = ("meta_grad_norm", "meta_up_norm")
+LOSSES = ("meta_loss", "pg_loss", "reg_loss", "entropy", "target_mean", "target_kl")
 
 
 @dataclass(frozen=True)
 class DiscoverResult:
-    """What a discovery ended with. `stopped` says that it was asked to end before its last meta-update."""
+    """What a discovery ended with. `stopped` says that it was stopped before its last meta-update."""
 
     folder: Path
     rule: Path
@@ -33,7 +52,7 @@ class DiscoverResult:
 
     @property
     def final_returns(self) -> dict[str, float]:
-        """Mean return by environment, as the last metrics have it."""
+        """Mean return by environment, as in the last metrics."""
         return final_returns(self.metrics)
 
 
@@ -43,109 +62,113 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
     Processes that `torchrun` started all call it alike; each has a share of the agents, and the first one writes.
 
     Args:
-      config: of a new discovery; when resuming, its `meta_updates` may lengthen it, its `device` and `speed` move it, and
-        its `minutes` are those that it goes on for.
-      resume: the folder of a discovery to go on with, with its own configuration, on any number of processes.
+      config: settings of a new discovery; when resuming, its `meta_updates` may lengthen the discovery, its `device` and
+        `speed` move it, and its `minutes` replace those of the discovery.
+      resume: folder of a discovery to continue, with its own configuration, on any number of processes.
       view: show the live view, where there is a terminal.
     """
     started, folder = time.monotonic(), None
-    with stop_signals() as asked_to_stop, World.from_environment() as world:
+    with ExitStack() as stack:
+        asked_to_stop = stack.enter_context(stop_signals())
+        world = stack.enter_context(World.from_environment())
+        content: dict[str, Any] = {}
         try:
             if resume is not None:
-                folder, content = world.share(lambda: _open(Path(resume), config))
-                # All of the rule is in the checkpoint: the file that it began with may be gone.
-                session = DiscoverySession(dataclasses.replace(folder.config, start=""), world)
-                session.load_state_dict(content.pop("session"))
+                folder, content = world.share(lambda: _resumed(Path(resume), config, stack))
+                # All of the rule is in the checkpoint: the file that it was fine-tuned from may be gone.
+                settings = dataclasses.replace(folder.config, start="") if content else folder.config
             else:
-                config = config or DiscoverConfig()
-                config = dataclasses.replace(config, start=resolve_rule(config.start) if config.start else "")
-                session, content = DiscoverySession(config, world), {}  # before the folder: no run, no folder
-                folder = world.share(lambda: DiscoveryFolder.create(session.config))
-            return _Loop(folder, session, asked_to_stop, started, content).run(view)
+                settings = config or DiscoverConfig()
+                settings = dataclasses.replace(settings, start=resolve_rule(settings.start) if settings.start else "")
+            configure_process(world.device(settings.device))
+            session = DiscoverySession(settings, world)  # before the folder: what cannot be built leaves none behind
+            if folder is None:
+                folder = world.share(lambda: _created(settings, stack))
+            elif content:
+                with restoring(folder.checkpoints):
+                    session.load_state_dict(content.pop("session"))
+            loop = DiscoveryLoop(folder, session, asked_to_stop, content, world, started)
+            stopped = loop.run(view)
+            rule = folder.snapshot(session.counters.meta_updates)
+            return DiscoverResult(folder.path, rule, world.share(folder.read_metrics), stopped)
         except ProcessLost as error:
-            raise ProcessLost(f"{error}; {_how_to_go_on(folder)}") from error
+            raise ProcessLost(f"{error}; {_how_to_resume(folder)}") from error
 
 
-def _open(path: Path, config: DiscoverConfig | None) -> tuple[DiscoveryFolder, dict[str, Any]]:
-    """The folder of a discovery to go on with, and its newest checkpoint."""
-    folder = DiscoveryFolder.open(path, extend_to=None if config is None else config.meta_updates)
+def _created(config: DiscoverConfig, stack: ExitStack) -> DiscoveryFolder:
+    """A new folder, locked until the stack is closed. The first process makes it."""
+    folder = DiscoveryFolder.create(config)
+    stack.enter_context(run_lock(folder.path))
+    return folder
+
+
+def _resumed(path: Path, config: DiscoverConfig | None, stack: ExitStack) -> tuple[DiscoveryFolder, dict[str, Any]]:
+    """The folder of a discovery to continue, locked until the stack is closed, and its newest checkpoint."""
+    folder = DiscoveryFolder.open(path)
+    stack.enter_context(run_lock(path))
     if config is not None:
         moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+        folder = DiscoveryFolder.open(path, extend_to=config.meta_updates)
         folder = folder.with_settings(minutes=config.minutes, **moved)
-    return folder, load_checkpoint(folder.checkpoints)
+    return folder, folder.content_to_resume()
 
 
-def _how_to_go_on(folder: DiscoveryFolder | None) -> str:
+def _how_to_resume(folder: DiscoveryFolder | None) -> str:
     if folder is None or not list_checkpoints(folder.checkpoints):
-        return "it had not written a checkpoint yet, begin it anew."
+        return "it had not written a checkpoint yet, start it again."
     return f"resume with `torchrun ... -m disco_torch discover --resume {folder.path}`."
 
 
-@dataclass
-class _Loop:
-    """The loop of one discovery. Everything happens in all processes together; `record` is the first one's alone."""
+class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
+    """The loop of a discovery."""
 
-    folder: DiscoveryFolder
-    session: DiscoverySession
-    asked_to_stop: Callable[[], bool]
-    started: float
-    content: dict[str, Any]
-    """Of the checkpoint that it goes on from, but for the session's part; empty for a new run."""
-    saved_at: int = -1
-    """The meta-update of the last checkpoint."""
+    counter = "meta_updates"
+    speeds: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
+    shown = SHOWN
+    resume_command = "disco-torch discover --resume"
 
-    def run(self, view: bool) -> DiscoverResult:
-        config, session = self.folder.config, self.session
-        with ExitStack() as stack:
-            record = None
-            if session.world.is_first:
-                record = stack.enter_context(DiscoveryRecord(self.folder, session, self.content, view))
-            while session.counters.meta_updates < config.meta_updates and not session.world.any(self._is_over()):
-                session.advance()
-                count = session.counters.meta_updates
-                if count % config.log_every == 0:
-                    metrics = session.read_metrics()
-                    if record is not None:
-                        record.write(metrics)
-                if config.snapshot_every and count % config.snapshot_every == 0:
-                    self._snapshot()
-                if config.checkpoint_every and count % config.checkpoint_every == 0:
-                    self._save(record)
-            return self._finish(record)
+    def title(self) -> str:
+        config, processes = self.folder.config, self.world.size
+        shares = f" in {processes} processes" if processes > 1 else ""
+        what = f"discovery with {config.num_agents} agents{shares}, seed {config.seed}, on {self.session.device}"
+        return f"{what}: {self.folder.path}"
 
-    def _is_over(self) -> bool:
-        """Whether this process has been told to stop, or the time is up."""
+    def time_is_up(self) -> bool:
         minutes = self.folder.config.minutes
-        return self.asked_to_stop() or (minutes > 0 and time.monotonic() - self.started > 60 * minutes)
+        return minutes > 0 and time.monotonic() - self.started > 60 * minutes
 
-    def _snapshot(self) -> Path:
-        """The rule as it is now, in a rule file."""
-        path = self.folder.snapshot(self.session.counters.meta_updates)
-        self.session.save_snapshot(path, rule_provenance(self.folder.config, self.session.counters))
-        return path
+    def write_others(self, is_last: bool) -> None:
+        """A snapshot of the rule as it is now, in a rule file."""
+        every = self.folder.config.snapshot_every
+        if is_last or (every and self.count % every == 0):
+            with self.writing("a snapshot"):
+                provenance = rule_provenance(self.folder.config, self.session.counters)
+                self.session.save_snapshot(self.folder.snapshot(self.count), provenance)
 
-    def _save(self, record: DiscoveryRecord | None) -> None:
-        if self.saved_at == self.session.counters.meta_updates:
-            return
-        state = self.session.state_dict()
-        if record is not None:
-            assert state is not None
-            record.save(state)
-        self.saved_at = self.session.counters.meta_updates
+    def summarize(self, lines: list[Metrics]) -> dict[str, Any]:
+        plot_panels(discovery_panels(lines), self.folder.curve, xlabel="meta-updates", title=self.folder.path.name)
+        returns = {name: value for name, value in final_returns(lines).items() if math.isfinite(value)}
+        rule = self.folder.snapshot(self.count).relative_to(self.folder.path)
+        return {"rule": str(rule), "final_returns": returns}
 
-    def _finish(self, record: DiscoveryRecord | None) -> DiscoverResult:
-        config, session = self.folder.config, self.session
-        self._save(record)
-        rule = self._snapshot()
-        stopped = session.counters.meta_updates < config.meta_updates
-        # A last line, behind what a checkpoint keeps: a run that is lengthened goes on as if it had not ended here.
-        last = session.read_metrics() if not stopped and session.counters.meta_updates % config.log_every != 0 else None
 
-        def summarize() -> DiscoverResult:
-            assert record is not None
-            if last is not None:
-                record.write(last)
-            record.summarize(stopped)
-            return DiscoverResult(self.folder.path, rule, self.folder.read_metrics(), stopped)
+def final_returns(lines: Sequence[Metrics]) -> dict[str, float]:
+    """Mean return by environment, as in the last line of metrics."""
+    last = lines[-1] if lines else {}
+    return {name.removeprefix("return/"): value for name, value in last.items() if name.startswith("return/")}
 
-        return session.world.share(summarize)
+
+def discovery_panels(lines: Sequence[Metrics]) -> list[Panel]:
+    """What to watch: do agents learn, does the rule move, do its targets stay in bounds."""
+    names = list(dict.fromkeys(name for line in lines for name in line))
+
+    def curve(name: str) -> tuple[list[float], list[float]]:
+        points = [(line["meta_updates"], line[name]) for line in lines if name in line]
+        return [point[0] for point in points], [point[1] for point in points]
+
+    returns = {name.removeprefix("return/"): curve(name) for name in names if name.startswith("return/")}
+    return [
+        Panel("episode return", returns),
+        Panel("norms", {name: curve(name) for name in NORMS if name in names}, log_scale=True),
+        Panel("meta-loss and its parts", {name: curve(name) for name in LOSSES if name in names}),
+    ]

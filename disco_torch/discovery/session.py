@@ -12,19 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.func import vmap
-from torch.utils import _pytree as pytree
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.group import Group, along
+from disco_torch.discovery.group_state import GroupGradient, along
 from disco_torch.discovery.habitats import shares_of
+from disco_torch.discovery.logs import log_sums
+from disco_torch.discovery.population import Population
 from disco_torch.discovery.population_state import load_group, merge_groups, save_group
-from disco_torch.discovery.processes import World
-from disco_torch.discovery.records import GroupGradient
 from disco_torch.discovery.snapshots import load_start, save_snapshot
-from disco_torch.kernels import SPEEDS, keep_freed_memory
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
-from disco_torch.training.checkpoint import pack, unpack
-from disco_torch.types import Logs, Params, tree_map
+from disco_torch.runs import World, first_not_finite, pack, resolve_speed, unpack
+from disco_torch.types import Logs, Params, map_trees, tree_map
 
 
 @dataclass
@@ -41,19 +39,14 @@ class DiscoverySession:
     """One meta-update at a time. Same configuration and device: same rule, on any number of processes up to rounding.
 
     Args:
-      config: the discovery.
-      world: the processes it is split over; this one alone unless given.
+      config: settings of the discovery.
+      world: processes that it is split over; defaults to this one alone.
     """
 
     def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
         self.config, self.world = config, world or World()
         self.device = self.world.device(config.device)
-        name = config.speed
-        if name == "auto":
-            name = "captured" if self.device.type == "cuda" else "traced"
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as JAX does
-        keep_freed_memory()
+        speed = resolve_speed(config.speed, self.device, on_cpu="traced")
         dtype = getattr(torch, config.dtype)
         self.rule, moments = load_start(config)
         self.rule.to(self.device, dtype).requires_grad_(False)
@@ -62,7 +55,8 @@ class DiscoverySession:
         for r in range(size):  # the same error in all of them
             if not any(mine for group in config.groups for mine in shares_of(group, r, size)):
                 raise ValueError(f"the population must have agents for each of the {size} processes, process {r} has none.")
-        self.groups = [Group(config, i, self.rule, self.device, SPEEDS[name], rank, size) for i in range(len(config.groups))]
+        indices = range(len(config.groups))
+        self.groups = [Population(config, i, self.rule, self.device, speed, rank, size) for i in indices]
         self.opt_states = self._init_optimizers(moments)
         self.counters = DiscoveryCounters(lives=config.num_agents)
         self._zero = torch.zeros((), dtype=dtype, device=self.device)
@@ -73,13 +67,15 @@ class DiscoverySession:
 
     def _init_optimizers(self, moments: AdamState | None) -> list[AdamState]:
         """One Adam; or one for each agent, [P, ...], a list with an entry for each group."""
-        one = adam_init(self.rule_params) if moments is None else unpack(pack(moments), adam_init(self.rule_params))
+        one = (
+            adam_init(self.rule_params) if moments is None else unpack(pack(moments), adam_init(self.rule_params), "moments")
+        )
         if not self.config.adam_per_agent:
             return [one]
         return [copies_of(one, group.num_agents) for group in self.groups]
 
     def advance(self) -> None:
-        """One update of the rule: all agents learn for a while, and their meta-gradients are put together."""
+        """One update of the rule: all agents learn for a while, and their meta-gradients are averaged."""
         gradients = [group.advance(self.rule_params) if group.num_agents else None for group in self.groups]
         finite = [None if g is None else is_finite(g.grads) for g in gradients]
         contributions = [
@@ -125,14 +121,14 @@ class DiscoverySession:
         return torch.cat([gradients, flat(kept)])
 
     def _change(self, mean: Params) -> tuple[Params, AdamState | None]:
-        """Of the rule, and the state of the one Adam; of many, what comes is the mean of their changes."""
+        """The change of the rule and the one Adam's state; with an Adam for each agent, `mean` is that of their changes."""
         if self.config.adam_per_agent:
             return mean, None
         rate = self.config.learning_rate(self.counters.meta_updates)
         return adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
 
     def _renew(self, finite: list[Tensor | None]) -> None:
-        """New lives, for agents that are due and for those that have failed."""
+        """Starts new lives for agents whose life is over and for those that have failed."""
         born = 0
         for group, ok in zip(self.groups, finite, strict=True):
             failed = [] if ok is None else (~ok).nonzero().flatten().tolist()
@@ -151,7 +147,7 @@ class DiscoverySession:
         """Adds up over this process's agents, on the device; nothing is read back before metrics are asked for."""
         sums: Logs = {"agents": mean.new_zeros(()), "nonfinite": mean.new_zeros(())}
         for group, gradient, ok in zip(self.groups, gradients, finite, strict=True):
-            for name, value in group.sums(gradient, ok).items():
+            for name, value in log_sums(group, gradient, ok).items():
                 sums[name] = sums.get(name, 0.0) + value
         norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": change}
         for name, value in (sums | {name: norm / self.world.size for name, norm in norms.items()}).items():
@@ -159,7 +155,7 @@ class DiscoverySession:
         self._summed += 1
 
     def read_metrics(self) -> dict[str, float]:
-        """Means since the last call, over all agents of all processes, which call it together."""
+        """Means since the last call, over all agents of all processes. Collective."""
         if not self._summed:
             return {}
         names = sorted(self._sums)
@@ -178,8 +174,15 @@ class DiscoverySession:
         self._sums, self._summed = {}, 0
         return metrics
 
+    def not_finite(self) -> str | None:
+        """The first parameter of the rule or moment of its optimiser that is not finite, in words, in all processes."""
+        problem = first_not_finite({"rule": self.rule_params, "optimizer": self.opt_states})
+        if not self.world.any(problem is not None):
+            return None
+        return problem or "the state of the rule's optimiser must be finite, which it is not in another process"
+
     def moments(self) -> AdamState:
-        """The optimiser's state; with an Adam for each agent, the mean of them all. All processes call it together."""
+        """The optimiser's state; with an Adam for each agent, the mean of them all. Collective."""
         if not self.config.adam_per_agent:
             return self.opt_states[0]
         parts = [
@@ -197,13 +200,13 @@ class DiscoverySession:
         return AdamState(unflat(mu, self.rule_params), unflat(nu, self.rule_params), total[-1].round().long())
 
     def save_snapshot(self, path: Path, provenance: Mapping[str, Any]) -> None:
-        """A rule file, and the optimiser's state beside it; all processes call it, the first one writes."""
+        """Writes a rule file and the optimiser's state beside it. Collective; the first process writes."""
         moments = self.moments()
         if self.world.is_first:
             save_snapshot(path, self.rule, self.rule_params, moments, provenance)
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Everything that changes, of all agents, in the first process; None in the others. All call it together."""
+        """Everything that changes, of all agents, in the first process; None in the others. Collective."""
         each = [None] * len(self.groups) if not self.config.adam_per_agent else self.opt_states
         parts = self.world.gather([save_group(group, opt) for group, opt in zip(self.groups, each, strict=True)])
         sums = {name: float(value) for name, value in self._all_sums().items()}
@@ -230,20 +233,24 @@ class DiscoverySession:
         return dict(zip(names, totals, strict=True))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint, which may be of another number of processes."""
+        """Continues from a checkpoint, which may be of another number of processes."""
         same_device = state["device"] == self.device.type
         if not same_device:
             warnings.warn(
-                f"the checkpoint is of a discovery on {state['device']}; it goes on on {self.device.type} with other "
+                f"the checkpoint is of a discovery on {state['device']}; it continues on {self.device.type} with other "
                 "random numbers.",
                 stacklevel=2,
             )
-        self.rule_params = unpack(state["rule"], self.rule_params)
+        self.rule_params = unpack(state["rule"], self.rule_params, "rule")
         each: list[Any] = [None] * len(self.groups) if not self.config.adam_per_agent else list(self.opt_states)
+        if len(state["groups"]) != len(self.groups):
+            raise ValueError(f"the checkpoint must be of {len(self.groups)} groups of agents, got {len(state['groups'])}.")
         for i, (group, whole) in enumerate(zip(self.groups, state["groups"], strict=True)):
-            each[i] = load_group(group, whole, each[i], self.rule_params, same_device)
-        self.opt_states = each if self.config.adam_per_agent else [unpack(state["optimizer"], self.opt_states[0])]
-        self.counters = DiscoveryCounters(**state["counters"])
+            each[i] = load_group(group, whole, each[i], self.rule_params, same_device, f"groups/{i}")
+        if not self.config.adam_per_agent:
+            each = [unpack(state["optimizer"], self.opt_states[0], "optimizer")]
+        self.opt_states = each
+        self.counters = DiscoveryCounters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
         # The sums so far are the first process's; the others begin at 0.
         share = 1.0 if self.world.is_first else 0.0
         self._sums = {name: self._zero + share * value for name, value in state["sums"].items()}
@@ -262,4 +269,4 @@ def is_finite(grads: Params) -> Tensor:
 
 def select(which: Tensor, a: Any, b: Any) -> Any:
     """Trees of [P, ...]: the rows of `a` where `which` [P], those of `b` elsewhere."""
-    return pytree.tree_map(lambda x, y: torch.where(along(which, x), x, y), a, b)
+    return map_trees(lambda x, y: torch.where(along(which, x), x, y), a, b)

@@ -1,4 +1,4 @@
-"""Gymnasium's vector environments behind the protocol of this package: three ways to begin anew become one layout."""
+"""Gymnasium's vector environments behind the protocol of this package: every autoreset mode becomes one layout."""
 
 from __future__ import annotations
 
@@ -10,27 +10,31 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from disco_torch.checks import check_actions, check_positive, check_shape
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
 from disco_torch.envs.families import FAMILIES
-from disco_torch.envs.reset_modes import reset_mode_of
-from disco_torch.envs.spaces import BadOutput, observation_example, observation_tensors, stack_observations
+from disco_torch.envs.final_observations import (
+    CopyFinalObservation,
+    FinalObservationCheck,
+    copy_final_observations,
+    shares_memory,
+)
+from disco_torch.envs.reset_modes import check_mode, reset_mode_of
+from disco_torch.envs.spaces import BadOutput, checked_example, discrete_actions, observation_tensors, stack_observations
 from disco_torch.envs.vector_failures import close_workers, trace_failure
-from disco_torch.types import Observations, tree_map
+from disco_torch.types import Observations, map_trees, tree_map
 
 
 class GymnasiumEnvironment(Environment):
     """Any vector environment of Gymnasium with discrete actions. Its state stays inside, so `state` is None.
 
     Each autoreset mode gives the rows of `disco_torch.envs.base`:
-      same_step: the row that ends an episode shows the next one's first observation; the cut episode's last one comes from
-        `info["final_obs"]`.
-      disabled: the adapter resets finished copies right after the step, and returns what same_step would.
+      same_step: the row that ends an episode shows the next one's first observation; the truncated episode's last one comes
+        from `info["final_obs"]`. The environments of a `SyncVectorEnv` are wrapped so that they may reuse their array.
+      disabled: the adapter resets the environments that ended right after the step, and returns what same_step would.
       next_step: the row that ends an episode shows its last observation; one more row, whose action is ignored, shows the
         next one's first with reward 0 and discount 0.
       envpool: as next_step, for pools that take no seed at reset (they are seeded when made).
@@ -38,10 +42,10 @@ class GymnasiumEnvironment(Environment):
     Episodes that are terminated and truncated at once count as terminated.
 
     Args:
-      env: the vector environment. A pool without `single_observation_space` is taken to name the spaces of one copy.
-      name: for messages; the environment's id unless given.
+      env: the vector environment. A pool without `single_observation_space` is taken to name the spaces of a single one.
+      name: for messages; defaults to the environment's id.
       device: where the tensors shall lie.
-      autoreset_mode: a name from above or Gymnasium's `AutoresetMode`; read from `env.metadata` unless given.
+      autoreset_mode: a name from above or Gymnasium's `AutoresetMode`; defaults to what `env` says of itself.
     """
 
     truncates = True
@@ -59,18 +63,21 @@ class GymnasiumEnvironment(Environment):
         self.name = name or getattr(env.spec, "id", None) or type(env.unwrapped).__name__
         self.num_envs = _num_envs(env)
         self.device = torch.device(device)
-        self._mode = reset_mode_of(env, autoreset_mode)
+        self._mode, self._mode_is_certain = reset_mode_of(env, autoreset_mode)
+        if self._mode == "same_step":
+            copy_final_observations(env)
+        self._check_finals = FinalObservationCheck(self.name)
         single = hasattr(env, "single_observation_space")
-        self._action_space = _discrete(env.single_action_space if single else env.action_space)
+        self._action_space = discrete_actions(env.single_action_space if single else env.action_space)
         self.num_actions = int(self._action_space.n)
         self._space = env.single_observation_space if single else env.observation_space
-        self.observation_example = tree_map(lambda x: x.to(self.device), observation_example(self._space))
+        self.observation_example = tree_map(lambda x: x.to(self.device), checked_example(self._space))
         self._steps = 0
         self._failed = False
-        self._waits_for_first: np.ndarray | None = None  # [B] copies whose next row begins an episode; None before reset
+        self._waits_for_first: np.ndarray | None = None  # [B] whose next row begins an episode; None before reset
 
     def reset(self, generator: torch.Generator) -> tuple[None, EnvStep]:
-        """Begins an episode in every copy; their seeds are consecutive numbers from one that is drawn here."""
+        """Starts an episode in every environment; their seeds are consecutive numbers from one that is drawn here."""
         with self._naming_failures():
             if self._mode == "envpool":
                 batch, _ = self.env.reset()
@@ -84,9 +91,9 @@ class GymnasiumEnvironment(Environment):
         return None, self._row(observations, no, observations, closes=no, truncated=no, begins=~no, ended=no)
 
     def step(self, state: None, actions: Tensor, generator: torch.Generator) -> tuple[None, EnvStep]:
-        """Takes a step in every copy. The copies drew their randomness at reset; `generator` is not read."""
+        """Takes a step in every environment. They drew their randomness at reset; `generator` is not read."""
         if self._waits_for_first is None:
-            raise ValueError("`reset` must come before `step`, got a step first; it begins the first episodes.")
+            raise ValueError("`reset` must come before `step`, got a step first; it starts the first episodes.")
         host_actions = self._host_actions(actions)
         self._steps += 1
         with self._naming_failures():
@@ -95,6 +102,7 @@ class GymnasiumEnvironment(Environment):
             terminated, truncated = self._flags("terminations", terminations), self._flags("truncations", truncations)
             ended = terminated | truncated
             truncated = truncated & ~terminated
+            check_mode(self._mode, infos, truncated if self._mode_is_certain else ended)
             observations = self._tensors(batch)
             if self._mode in ("next_step", "envpool"):
                 return None, self._next_step_row(observations, rewards, terminated, truncated)
@@ -104,13 +112,13 @@ class GymnasiumEnvironment(Environment):
                 last, observations = observations, self._tensors(batch)
                 final = _where(truncated, last, observations)
             elif truncated.any():
-                final = self._with_finals(observations, infos, np.flatnonzero(truncated))
+                final = self._with_finals(batch, observations, infos, np.flatnonzero(truncated))
         return None, self._row(
             observations, rewards, final, closes=terminated, truncated=truncated, begins=ended, ended=ended
         )
 
     def render(self, state: None = None) -> np.ndarray | None:
-        """An image of copy 0 if the environment was made with render_mode="rgb_array", else None."""
+        """An image of environment 0 if the environment was made with render_mode="rgb_array", else None."""
         if getattr(self.env, "render_mode", None) != "rgb_array":
             return None
         vector = self.env.unwrapped
@@ -165,7 +173,7 @@ class GymnasiumEnvironment(Environment):
         )
 
     def _host_actions(self, actions: Tensor) -> np.ndarray:
-        check_shape("actions", actions, (self.num_envs,), "it needs one action for each copy")
+        check_shape("actions", actions, (self.num_envs,), "it needs one action for each environment")
         actions = actions.cpu()
         check_actions("actions", actions, self.num_actions)
         return (actions.numpy() + self._action_space.start).astype(self._action_space.dtype)
@@ -180,7 +188,7 @@ class GymnasiumEnvironment(Environment):
             raise BadOutput(f"rewards must have shape [{self.num_envs}], got {list(rewards.shape)}")
         bad = np.flatnonzero(~(np.abs(rewards) <= np.finfo(np.float32).max))  # NaN compares false
         if bad.size:
-            raise BadOutput(f"the reward must be a finite float32, got {rewards[bad[0]]}", copy=int(bad[0]))
+            raise BadOutput(f"the reward must be a finite float32, got {rewards[bad[0]]}", index=int(bad[0]))
         return rewards.astype(np.float32)
 
     def _flags(self, name: str, flags: Any) -> np.ndarray:
@@ -189,29 +197,34 @@ class GymnasiumEnvironment(Environment):
             raise BadOutput(f"{name} must have shape [{self.num_envs}], got {list(flags.shape)}")
         return flags
 
-    def _with_finals(self, observations: Observations, infos: dict[str, Any], cut: np.ndarray) -> Observations:
-        """`observations` with the last ones of the episodes that a time limit cut in the copies `cut`, [K]."""
-        finals = infos.get("final_obs")
+    def _with_finals(self, batch: Any, observations: Observations, infos: dict[str, Any], cut: np.ndarray) -> Observations:
+        """`observations` with the last ones of the episodes that were truncated in the environments `cut`, [K]."""
+        finals = infos["final_obs"]
         separate = isinstance(finals, np.ndarray) and finals.dtype == object  # else arrays of the whole batch
-        if finals is None or (separate and any(finals[copy] is None for copy in cut)):
-            raise BadOutput("info['final_obs'] must hold the last observation of a truncated episode", int(cut[0]))
         if separate:
-            finals = stack_observations(self._space, [finals[copy] for copy in cut])
-        else:
-            finals = pytree.tree_map(lambda x: np.asarray(x)[cut], finals)
+            finals = [finals[index] for index in cut]
+            if any(final is None for final in finals):
+                raise BadOutput("info['final_obs'] must hold the last observation of a truncated episode", int(cut[0]))
+        if shares_memory(batch, finals):
+            raise BadOutput(
+                "info['final_obs'] must not share the memory of the observations, which overwrite it", int(cut[0])
+            )
+        finals = stack_observations(self._space, finals) if separate else map_trees(lambda x: np.asarray(x)[cut], finals)
         last = observation_tensors(self._space, finals, cut, self.device, "final_obs")  # [K, ...]
         where = torch.tensor(cut, device=self.device)
-        return pytree.tree_map(lambda x, y: x.index_copy(0, where, y), observations, last)
+        final = map_trees(lambda x, y: x.index_copy(0, where, y), observations, last)
+        self._check_finals(observations, final, cut)
+        return final
 
     @contextmanager
     def _naming_failures(self) -> Iterator[None]:
-        """Turns whatever goes wrong inside the environment into an error that says which, when and in which copy."""
+        """Turns whatever goes wrong inside the environment into an error that says which, when and at which index."""
         try:
             yield
         except Exception as error:
             self._failed = True
-            copy, problem = trace_failure(self.env, error)
-            place = "in all copies or one that could not be told" if copy is None else f"in copy {copy}"
+            index, problem = trace_failure(self.env, error)
+            place = "in all environments or one that could not be told" if index is None else f"in environment {index}"
             raise EnvironmentFailure(
                 f"environment {self.name!r} failed at step {self._steps} {place}: {problem}. "
                 "Close it and make a new one; if it fails there again, look into the environment itself."
@@ -226,20 +239,23 @@ def make_gymnasium(
     vectorization_mode: str = "sync",
     **env_kwargs: Any,
 ) -> GymnasiumEnvironment:
-    """Makes `num_envs` copies of a registered environment, with the autoreset mode that wastes no row (same_step).
+    """Makes `num_envs` parallel environments of a registered one, in the autoreset mode that wastes no row (same_step).
+
+    They may write every observation into the same array: the last of an episode is copied before the reset.
 
     Args:
       env_id: as `gymnasium.make` takes it, also "module:Name-v0" to import a module first.
-      num_envs: how many copies.
+      num_envs: number of parallel environments.
       device: where the tensors shall lie.
-      vectorization_mode: "sync" steps the copies in turn, "async" each in a process of its own, "vector_entry_point" uses
-        the environment's own vector version, with the autoreset mode that it has.
+      vectorization_mode: "sync" steps them in turn, "async" each in a process of its own, "vector_entry_point" uses the
+        environment's own vector version, with the autoreset mode that it has.
       env_kwargs: for the environment, and `wrappers` and `vector_kwargs` for `gymnasium.make_vec`.
     """
-    check_positive("num_envs", num_envs, "it is the number of copies that step together")
+    check_positive("num_envs", num_envs, "it is the number of parallel environments")
     if vectorization_mode != "vector_entry_point":
         vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP, **env_kwargs.pop("vector_kwargs", {})}
-        env_kwargs = {**env_kwargs, "vector_kwargs": vector_kwargs}
+        wrappers = [*(env_kwargs.pop("wrappers", None) or ()), CopyFinalObservation]  # last, around all others
+        env_kwargs = {**env_kwargs, "vector_kwargs": vector_kwargs, "wrappers": wrappers}
     try:
         env = gymnasium.make_vec(env_id, num_envs, vectorization_mode=vectorization_mode, **env_kwargs)
     except gymnasium.error.UnregisteredEnv as error:
@@ -274,21 +290,10 @@ def _num_envs(env: Any) -> int:
     )
 
 
-def _discrete(space: spaces.Space[Any]) -> spaces.Discrete:
-    if isinstance(space, spaces.Discrete):
-        return space
-    hint = (
-        "continuous actions are not supported; wrap the environment with gymnasium.wrappers.DiscretizeAction"
-        if isinstance(space, spaces.Box)
-        else "only single discrete actions are supported; number the combinations with gymnasium.wrappers.TransformAction"
-    )
-    raise ValueError(f"`single_action_space` must be Discrete, got {space}; {hint}.")
-
-
 def _where(mask: np.ndarray, chosen: Observations, otherwise: Observations) -> Observations:
-    """Trees of [B, ...]: `chosen` in the copies of `mask`, [B]."""
+    """Trees of [B, ...]: `chosen` in the rows of `mask`, [B]."""
 
     def pick(x: Tensor, y: Tensor) -> Tensor:
         return torch.where(torch.tensor(mask, device=x.device).reshape(-1, *[1] * (x.ndim - 1)), x, y)
 
-    return pytree.tree_map(pick, chosen, otherwise)
+    return map_trees(pick, chosen, otherwise)

@@ -1,4 +1,4 @@
-"""From Gymnasium's observation spaces to trees of tensors.
+"""From Gymnasium's observation spaces to trees of tensors, and its discrete actions.
 
 Box            as it is; uint8 stays, everything else becomes float32
 Discrete       one-hot, [B, n] float32
@@ -18,15 +18,27 @@ from gymnasium import spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 from torch import Tensor
 
-from disco_torch.types import Observations
+from disco_torch.types import Observations, tree_leaves
 
 
 class BadOutput(Exception):
-    """Something that an environment gave and that does not fit; `copy` is the copy it came from, None if it concerns all."""
+    """Something that an environment gave and that does not fit; `index` is which one, None if it concerns all."""
 
-    def __init__(self, problem: str, copy: int | None = None) -> None:
+    def __init__(self, problem: str, index: int | None = None) -> None:
         super().__init__(problem)
-        self.copy = copy
+        self.index = index
+
+
+def discrete_actions(space: spaces.Space[Any]) -> spaces.Discrete:
+    """The action space of one environment, which must be discrete."""
+    if isinstance(space, spaces.Discrete):
+        return space
+    hint = (
+        "continuous actions are not supported; wrap the environment with gymnasium.wrappers.DiscretizeAction"
+        if isinstance(space, spaces.Box)
+        else "only single discrete actions are supported; number the combinations with gymnasium.wrappers.TransformAction"
+    )
+    raise ValueError(f"`single_action_space` must be Discrete, got {space}; {hint}.")
 
 
 def observation_example(space: spaces.Space[Any]) -> Observations:
@@ -46,15 +58,26 @@ def observation_example(space: spaces.Space[Any]) -> Observations:
     )
 
 
+def checked_example(space: spaces.Space[Any]) -> Observations:
+    """`observation_example`, for a space that holds something: an agent cannot learn from observations of no numbers."""
+    example = observation_example(space)
+    if not any(leaf.numel() for leaf in tree_leaves(example)):
+        raise ValueError(
+            f"`single_observation_space` must hold at least one number, got {space}, which holds none; "
+            "give a constant if there is nothing to observe."
+        )
+    return example
+
+
 def observation_tensors(
-    space: spaces.Space[Any], batch: Any, copies: np.ndarray, device: torch.device, where: str = "observation"
+    space: spaces.Space[Any], batch: Any, indices: np.ndarray, device: torch.device, where: str = "observation"
 ) -> Observations:
     """A batch of observations as Gymnasium lays them out, as new tensors on `device`.
 
     Args:
       space: of one observation.
       batch: arrays [B, ...] in the structure of `space`.
-      copies: [B] integers, which copy each observation came from, for the error.
+      indices: [B] integers, which environment each observation came from, for the error.
       device: where the tensors shall lie.
       where: what the error calls this part of the observation.
 
@@ -65,25 +88,25 @@ def observation_tensors(
         if not isinstance(batch, Mapping) or not batch.keys() >= space.spaces.keys():
             raise BadOutput(f"{where} must be a dict with the keys {sorted(space.spaces)}, got {_outline(batch)}")
         return {
-            key: observation_tensors(part, batch[key], copies, device, f"{where}[{key!r}]")
+            key: observation_tensors(part, batch[key], indices, device, f"{where}[{key!r}]")
             for key, part in space.spaces.items()
         }
     if isinstance(space, spaces.Tuple):
         if not isinstance(batch, tuple | list) or len(batch) != len(space.spaces):
             raise BadOutput(f"{where} must be a tuple of {len(space.spaces)} parts, got {_outline(batch)}")
         return tuple(
-            observation_tensors(part, item, copies, device, f"{where}[{i}]")
+            observation_tensors(part, item, indices, device, f"{where}[{i}]")
             for i, (part, item) in enumerate(zip(space.spaces, batch, strict=True))
         )
-    array = _checked_array(space, batch, copies, where)
+    array = _checked_array(space, batch, indices, where)
     if isinstance(space, spaces.Box):
         tensor = torch.tensor(array, dtype=_box_dtype(space))
         if tensor.is_floating_point():
-            _refuse(~torch.isfinite(tensor), tensor, copies, f"{where} must be finite")
+            _refuse(~torch.isfinite(tensor), tensor, indices, f"{where} must be finite")
         return tensor.to(device)
     if isinstance(space, spaces.MultiBinary):
         return torch.tensor(array, dtype=torch.float32).flatten(1).to(device)  # [B, bits]
-    return _one_hot(space, array, copies, where).to(device)
+    return _one_hot(space, array, indices, where).to(device)
 
 
 def stack_observations(space: spaces.Space[Any], observations: list[Any]) -> Any:
@@ -96,10 +119,10 @@ def _box_dtype(space: spaces.Box) -> torch.dtype:
     return torch.uint8 if space.dtype == np.uint8 else torch.float32
 
 
-def _checked_array(space: spaces.Space[Any], batch: Any, copies: np.ndarray, where: str) -> np.ndarray:
+def _checked_array(space: spaces.Space[Any], batch: Any, indices: np.ndarray, where: str) -> np.ndarray:
     """`batch` as a contiguous array, [B, *space.shape]."""
     array = np.ascontiguousarray(batch)
-    wanted = (len(copies), *(space.shape or ()))
+    wanted = (len(indices), *(space.shape or ()))
     if array.shape != wanted:
         raise BadOutput(f"{where} must have shape {list(wanted)} to fit {space}, got {list(array.shape)}")
     assert space.dtype is not None  # only spaces of arrays come here
@@ -108,21 +131,21 @@ def _checked_array(space: spaces.Space[Any], batch: Any, copies: np.ndarray, whe
     return array
 
 
-def _one_hot(space: Any, array: np.ndarray, copies: np.ndarray, where: str) -> Tensor:
+def _one_hot(space: Any, array: np.ndarray, indices: np.ndarray, where: str) -> Tensor:
     """[B, sum of sizes] float32, 1 at each digit of a Discrete or MultiDiscrete space."""
     sizes = torch.as_tensor(space.nvec if isinstance(space, spaces.MultiDiscrete) else space.n).long().reshape(-1)
     starts = torch.as_tensor(space.start).long().reshape(-1)
-    digits = torch.tensor(array).long().reshape(len(copies), -1) - starts  # [B, digits]
-    _refuse((digits < 0) | (digits >= sizes), digits + starts, copies, f"{where} must lie in {space}")
+    digits = torch.tensor(array).long().reshape(len(indices), -1) - starts  # [B, digits]
+    _refuse((digits < 0) | (digits >= sizes), digits + starts, indices, f"{where} must lie in {space}")
     positions = digits + sizes.cumsum(0) - sizes
-    return torch.zeros(len(copies), int(sizes.sum()), dtype=torch.float32).scatter(1, positions, 1.0)
+    return torch.zeros(len(indices), int(sizes.sum()), dtype=torch.float32).scatter(1, positions, 1.0)
 
 
-def _refuse(bad: Tensor, values: Tensor, copies: np.ndarray, requirement: str) -> None:
+def _refuse(bad: Tensor, values: Tensor, indices: np.ndarray, requirement: str) -> None:
     """Raises at the first of `values`, [B, ...], that is `bad`."""
     if bad.any():
         first = bad.nonzero()[0].tolist()
-        raise BadOutput(f"{requirement}, got {values[tuple(first)].item()} at {first[1:]}", copy=int(copies[first[0]]))
+        raise BadOutput(f"{requirement}, got {values[tuple(first)].item()} at {first[1:]}", index=int(indices[first[0]]))
 
 
 def _outline(batch: Any) -> str:

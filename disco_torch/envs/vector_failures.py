@@ -1,4 +1,4 @@
-"""Which copy of a vector environment failed, and how to end the processes of one that did."""
+"""Which of the parallel environments failed, and how to end the processes of a vector environment that did."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from disco_torch.envs.spaces import BadOutput, stack_observations
 
 
 def trace_failure(env: VectorEnv[Any, Any, Any], error: Exception) -> tuple[int | None, str]:
-    """The copy that an error came from (None where it cannot be told), and what went wrong in words."""
+    """The index of the environment that an error came from (None where it cannot be told), and what went wrong in words."""
     problem = f"{type(error).__name__}: {error}".rstrip(": .")
     if isinstance(error, BadOutput):
-        return error.copy, str(error)
+        return error.index, str(error)
     vector = env.unwrapped
     if isinstance(vector, SyncVectorEnv):
         return _trace_in_turn(vector, error, problem)
@@ -26,14 +26,14 @@ def trace_failure(env: VectorEnv[Any, Any, Any], error: Exception) -> tuple[int 
 
 
 def _trace_in_turn(vector: SyncVectorEnv[Any, Any], error: Exception, problem: str) -> tuple[int | None, str]:
-    """Copies that step in turn: the one whose method is on the traceback, else the one whose observation does not stack."""
+    """Environments that step in turn: the one on the traceback, else the one whose observation does not stack."""
     callers = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
-    for copy, single in enumerate(vector.envs):
+    for index, single in enumerate(vector.envs):
         if any(caller is single for caller in callers):
-            return copy, problem
-    for copy, observation in enumerate(vector._env_obs):
+            return index, problem
+    for index, observation in enumerate(vector._env_obs):
         if observation is not None and not _stacks(vector.single_observation_space, observation):
-            return copy, f"its observation does not fit {vector.single_observation_space} ({problem})"
+            return index, f"its observation does not fit {vector.single_observation_space} ({problem})"
     return None, problem
 
 
@@ -46,15 +46,15 @@ def _stacks(space: spaces.Space[Any], observation: Any) -> bool:
 
 
 def _trace_in_workers(vector: AsyncVectorEnv[Any, Any], problem: str) -> tuple[int | None, str]:
-    """Copies in processes: one that reported an error has lost its pipe, one that died has ended."""
-    for copy, pipe in enumerate(vector.parent_pipes):
+    """Environments in processes: one that reported an error has lost its pipe, one that died has ended."""
+    for index, pipe in enumerate(vector.parent_pipes):
         if pipe is None:
-            return copy, problem
+            return index, problem
     ended = connection.wait([process.sentinel for process in vector.processes], timeout=1.0)
-    for copy, process in enumerate(vector.processes):
+    for index, process in enumerate(vector.processes):
         if process.sentinel in ended:
             process.join()  # fills in the exit code
-            return copy, f"its process died with exit code {process.exitcode} ({problem})"
+            return index, f"its process died with exit code {process.exitcode} ({problem})"
     return None, problem
 
 

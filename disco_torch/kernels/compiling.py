@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from disco_torch.kernels.graphs import source_of
 from disco_torch.kernels.passes import enabled_passes, run_passes
+from disco_torch.kernels.private import source_of
 
 aten = torch.ops.aten
 
@@ -40,6 +40,7 @@ def compiled(graph: fx.GraphModule, tensors: list[Tensor], carried: int) -> Call
     own = fx.GraphModule(graph, copy.deepcopy(graph.graph))
     run_passes(own.graph, "compile", device)
     carried = write_back(own.graph, carried)
+    make_constants(own)
     own.recompile()
     options = GPU_OPTIONS if device == "cuda" else {}
     if device == "cpu" and "biases" in enabled_passes():
@@ -56,6 +57,16 @@ def compiled(graph: fx.GraphModule, tensors: list[Tensor], carried: int) -> Call
     with torch.no_grad():
         call(*tensors)
     return call
+
+
+def make_constants(module: fx.GraphModule) -> None:
+    """Turns parameters in the graph into plain tensors: the compiler would prepare a backward pass for parameters."""
+    for node in module.graph.find_nodes(op="get_attr"):
+        name = str(node.target)
+        value = getattr(module, name)
+        if isinstance(value, torch.nn.Parameter):
+            delattr(module, name)
+            module.register_buffer(name, value.detach())
 
 
 def write_back(graph: fx.Graph, carried: int) -> int:

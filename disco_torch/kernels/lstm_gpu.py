@@ -28,7 +28,7 @@ ROWS = 16, 32
 def is_supported(x: Tensor, hidden_size: int) -> bool:
     """Whether the kernels can be used: float32 on a GPU, with a size that they are written for."""
     fits = x.dtype == torch.float32 and hidden_size in (16, 32, 64, 128, 256)
-    return fits and has_triton(x.device) and programs_per_processor(ROWS[0], hidden_size, x.device) > 0
+    return fits and has_triton(x.device) and tiles_that_fit(ROWS[0], hidden_size, x.device) > 0
 
 
 if triton is not None:
@@ -134,29 +134,27 @@ if triton is not None:
 
 def _launch(kernel: Any, tensors: tuple[Tensor, ...], weight: Tensor, T: int, B: int) -> None:
     """Runs a kernel over all rows, so many at a time that its programs fit on the GPU together."""
-    H = weight.shape[0]
-    programs, tiles, rows = tiling(B, H, weight.device)
-    precision = "tf32" if allows_tf32() else "tf32x3"  # the latter is as good as float32
+    H, precision = weight.shape[0], "tf32" if allows_tf32() else "tf32x3"  # the latter is as good as float32
+    tiles, rows = tiling(B, H, weight.device)
     for first in range(0, B, rows * tiles):
-        grid = (programs, min(tiles, -(-(B - first) // rows)))
+        grid = (H // UNITS, min(tiles, -(-(B - first) // rows)))
         counters = torch.zeros(tiles, dtype=torch.int32, device=weight.device)
         sizes = (T, B, first, weight.stride(0), weight.stride(1), H, UNITS, rows, precision)
         kernel[grid](*tensors, counters, *sizes, num_warps=4, num_stages=1, launch_cooperative_grid=True)
 
 
-def tiling(B: int, H: int, device: torch.device) -> tuple[int, int, int]:
-    """Programs for the units of a tile of rows, tiles that fit on the GPU together, and rows of each."""
-    programs, processors = H // UNITS, torch.cuda.get_device_properties(device).multi_processor_count
-    tiles = {rows: processors * programs_per_processor(rows, H, device) // programs for rows in ROWS}
-    fitting = [rows for rows in ROWS if tiles[rows]] or [ROWS[0]]
-    rows = next((rows for rows in fitting if rows * tiles[rows] >= B), fitting[-1])
-    return programs, max(1, tiles[rows]), rows
+def tiling(B: int, H: int, device: torch.device) -> tuple[int, int]:
+    """How many tiles of rows to launch together, and the rows of each: few rows where that is enough for the batch."""
+    fitting = [(tiles, rows) for rows in ROWS if (tiles := tiles_that_fit(rows, H, device))]
+    return next(((tiles, rows) for tiles, rows in fitting if tiles * rows >= B), fitting[-1])
 
 
-def programs_per_processor(rows: int, H: int, device: torch.device) -> int:
-    """How many programs fit on a processor at the same time. Registers suffice for two."""
+def tiles_that_fit(rows: int, H: int, device: torch.device) -> int:
+    """How many tiles of so many rows, with a program for each `UNITS` of H units, fit on the GPU together."""
+    gpu = torch.cuda.get_device_properties(device)
     memory = 4 * (4 * UNITS * H + rows * (H + 16)) * (1 if allows_tf32() else 2) + 1024  # as compiled for Hopper, at most
-    return min(2, torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor // memory)
+    # Registers suffice for two programs on a processor.
+    return gpu.multi_processor_count * min(2, gpu.shared_memory_per_multiprocessor // memory) // (H // UNITS)
 
 
 # Defined without a derivative of their own, which `FusedLSTM` has: so they can be used under all transforms.
@@ -167,7 +165,8 @@ torch.library.define(
 )
 
 
-def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.impl("disco_torch::reversed_lstm", "default")
+def _(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Hidden states [T, B, H], activated gates [T, B, 4H] and cell states [T, B, H], from the last step to the first.
 
     `gates` [T, B, 4H] are the input's share of the pre-activations, ordered i, g, f, o; `weight` is [H, 4H]; `keeps`
@@ -180,16 +179,13 @@ def reversed_lstm(gates: Tensor, weight: Tensor, keeps: Tensor) -> tuple[Tensor,
     return hiddens, acts, cells
 
 
-def reversed_lstm_backward(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
+@torch.library.impl("disco_torch::reversed_lstm_backward", "default")
+def _(hiddens_bar: Tensor, weight: Tensor, keeps: Tensor, acts: Tensor, cells: Tensor) -> Tensor:
     """The cotangent of the gates, [T, B, 4H], from that of the hidden states."""
     gates_bar = acts.new_empty(acts.shape)
     tensors = (hiddens_bar.contiguous(), weight, keeps.contiguous(), acts.contiguous(), cells.contiguous(), gates_bar)
     _launch(_backward_kernel, tensors, weight, acts.shape[0], acts.shape[1])
     return gates_bar
-
-
-torch.library.impl("disco_torch::reversed_lstm", "default", reversed_lstm)
-torch.library.impl("disco_torch::reversed_lstm_backward", "default", reversed_lstm_backward)
 
 
 @torch.library.register_fake("disco_torch::reversed_lstm")

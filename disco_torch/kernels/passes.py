@@ -22,7 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import fx
 
-from disco_torch.kernels.graphs import is_view, is_write, kind_of, replace, shape_of, written_into
+from disco_torch.kernels.private import is_view, is_write, written_into
 from disco_torch.kernels.vectors import split_vectors
 from disco_torch.types import flatten_tree
 
@@ -168,6 +168,20 @@ def separate_biases(graph: fx.Graph) -> None:
             with graph.inserting_before(node):
                 total = graph.call_function(aten.add.Tensor, (graph.call_function(aten.mm.default, (x, weight)), bias))
             replace(graph, node, total)
+
+
+def replace(graph: fx.Graph, node: fx.Node, by: Any) -> None:
+    node.replace_all_uses_with(by)
+    graph.erase_node(node)
+
+
+def shape_of(node: fx.Node) -> Any:
+    return getattr(node.meta.get("val"), "shape", None)
+
+
+def kind_of(node: fx.Node) -> tuple[Any, ...]:
+    value = node.meta["val"]
+    return value.shape, value.dtype, value.device
 
 
 PASSES = {

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from disco_torch.types import flatten_tree
+
 PRIVATE_NAMES = {
     "torch._C._functorch.is_functorch_wrapped_tensor": "tensors inside of `grad` and `vmap` take the plain path",
     "torch._ops.OpOverload": "the type of an operation in a recorded graph",
@@ -42,9 +44,28 @@ def is_write(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def written_arguments(node: fx.Node) -> list[Any]:
-    """The arguments that a node writes into, tensors or lists of them."""
-    assert isinstance(node.target, torch._ops.OpOverload)
-    arguments = node.target._schema.arguments
-    given = dict(zip([argument.name for argument in arguments], node.args, strict=False)) | node.kwargs
-    return [given.get(argument.name) for argument in arguments if argument.is_write]
+def written_into(graph: fx.Graph) -> set[fx.Node]:
+    """The operations that write, what they write into, all that this is a view of, and all views of that."""
+    found: set[fx.Node] = set()
+    for node in filter(is_write, graph.nodes):
+        found.add(node)
+        arguments = node.target._schema.arguments
+        given = dict(zip([argument.name for argument in arguments], node.args, strict=False)) | node.kwargs
+        for base in flatten_tree([given.get(argument.name) for argument in arguments if argument.is_write])[0]:
+            while isinstance(base, fx.Node) and base not in found:
+                found.add(base)
+                base = base.args[0] if is_view(base) or is_write(base) else None
+    for node in graph.nodes:
+        if is_view(node) and node.args[0] in found:
+            found.add(node)
+    return found
+
+
+def source_of(node: fx.Node) -> fx.Node:
+    """What a node is a view of, or itself."""
+    while is_view(node):
+        parent: Any = node.args[0]
+        if node.target is operator.getitem and not is_view(parent):  # of an operation with several results
+            break
+        node = parent
+    return node

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from disco_torch.kernels.graphs import written_into
+from disco_torch.kernels.private import written_into
 from disco_torch.types import flatten_tree, unflatten_tree
 
 aten = torch.ops.aten

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -10,12 +11,13 @@ from typing import Literal
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
 from disco_torch.optim import AdamConfig
+from disco_torch.runs import check_run_name
 
 Setting = bool | int | float | str
 
 
 SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
-"""For environments whose observation is a few hundred numbers."""
+"""An agent for environments whose observation is a few hundred numbers."""
 
 # Position, velocity, angle and angular velocity, each to about unit size.
 CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
@@ -26,57 +28,57 @@ class TrainConfig:
     """A training run. The defaults suit small environments and the embedded rule; see the presets for others."""
 
     env: str = "catch"
-    """`catch`, a family of levels such as `grid`, or the id of a Gymnasium environment with discrete actions."""
+    """Environment: `catch`, a family of levels such as `grid`, or the id of a Gymnasium one with discrete actions."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
     rule: str = "auto"
-    """`grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a rule file, or `auto`: `grove25`."""
+    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a file; `auto` is `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
-    """Of everything random in the run."""
+    """Random seed."""
     device: str = "auto"
-    """`cpu`, `cuda`, or `auto`: the GPU if there is one."""
+    """Device to learn on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     speed: Literal["auto", "plain", "traced", "captured", "compiled"] = "auto"
-    """How to run: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled before, which
-    takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`."""
+    """Execution mode: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled first,
+    which takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`."""
 
     steps: int = 256_000
-    """Environment steps to take, over all copies."""
+    """Environment steps to take, over all parallel environments."""
     num_envs: int = 16
-    """Copies of the environment that step together."""
+    """Number of parallel environments."""
     rollout_length: int = 16
-    """Rows of each rollout: the observations and actions between two updates."""
+    """Number of rows of each rollout: observations and actions between two updates."""
     batch_size: int = 64
-    """Trajectories an update learns from."""
+    """Number of trajectories that an update learns from."""
     updates_per_rollout: int = 1
-    """Updates after each rollout."""
+    """Number of updates after each rollout."""
     replay_capacity: int = 256
-    """Trajectories to keep for replay."""
+    """Number of trajectories to keep for replay."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
 
     agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
-    """The agent's network."""
+    """Network of the agent."""
     optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=2e-3))
-    """Adam: learning rate, clip of the update, weight decay."""
+    """Settings of Adam: learning rate, clip of the update, weight decay."""
     schedule: Literal["constant", "cosine"] = "constant"
-    """Of the learning rate; `cosine` falls to 0 at the last step."""
+    """Learning rate schedule; `cosine` decays to 0 at the last step."""
     warmup_steps: int = 0
-    """Environment steps over which the learning rate rises from 0."""
+    """Environment steps over which the learning rate rises linearly from 0."""
 
     name: str = ""
-    """Of the run; made of environment, rule and seed unless given."""
+    """Name of the run, which is that of its folder; defaults to one made of environment, rule and seed."""
     runs: Path = Path("runs")
-    """The folder that runs are written to."""
+    """Folder that runs are written to."""
     log_every: int = 20
-    """Rollouts between two lines of metrics."""
+    """Number of rollouts between two lines of metrics."""
     checkpoint_every: int = 500
-    """Rollouts between two checkpoints; 0 for one at the end alone."""
+    """Number of rollouts between two checkpoints; 0 for one at the start and one at the end."""
     keep_checkpoints: int = 2
-    """Checkpoints to keep, the newest ones."""
+    """Number of checkpoints to keep, the newest ones."""
     checkpoint_replay: bool = True
-    """Whether checkpoints hold the replay; without it a resumed run fills it anew."""
+    """Store the replay in checkpoints; without it a resumed run starts with an empty one."""
     tensorboard: bool = True
     """Write TensorBoard events."""
     wandb_project: str = ""
@@ -90,10 +92,20 @@ class TrainConfig:
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.replay_capacity < self.num_envs:
             raise ValueError(
                 f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
+            )
+
+    def check_that_it_learns(self) -> None:
+        """Raises where the run would end before its first update, which needs a batch in the replay."""
+        rollouts = math.ceil(min(self.batch_size, self.replay_capacity) / self.num_envs)
+        if self.steps < (least := rollouts * self.steps_per_rollout):
+            raise ValueError(
+                f"`steps` must be at least {least} for a first update, {rollouts} rollouts of {self.steps_per_rollout} "
+                f"steps that fill a batch of {self.batch_size} trajectories, got {self.steps}."
             )
 
     @property
@@ -103,7 +115,7 @@ class TrainConfig:
 
     @property
     def services(self) -> dict[str, str]:
-        """Packages to log to besides, and the project in each."""
+        """Services to log to, by the name of their package, and the project in each."""
         asked = {"wandb": self.wandb_project, "trackio": self.trackio_project}
         return {module: project for module, project in asked.items() if project}
 
@@ -113,7 +125,7 @@ class TrainConfig:
 
 
 def _notebook(**changes: object) -> TrainConfig:
-    """The reference's evaluation notebook: two copies of 8x8 Catch, rollouts of 29 rows, 1000 of them."""
+    """The reference's evaluation notebook: two parallel environments of 8x8 Catch, rollouts of 29 rows, 1000 of them."""
     config = TrainConfig(
         env="catch",
         num_envs=2,
@@ -170,4 +182,4 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         ),
     ),
 }
-"""Named settings, each with what it is for."""
+"""Presets: named settings, each with what it is for."""

@@ -16,9 +16,8 @@ from disco_torch.analysis import Interval, mean_interval
 from disco_torch.data import act, agent_step, init_actor
 from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
 from disco_torch.files import replacing
-from disco_torch.training.checkpoint import load_checkpoint
+from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
 from disco_torch.training.folder import RunFolder
-from disco_torch.training.session import resolve_device
 from disco_torch.types import OutputSpec, Params
 
 PolicyKind = Literal["sampled", "greedy"]
@@ -96,15 +95,18 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     """The agent that a run has trained so far."""
     folder = RunFolder.open(Path(run))
     where = resolve_device(device)
-    session = load_checkpoint(folder.checkpoints)["session"]
+    session = folder.load_checkpoint()["session"]
     env = make_env(folder.config.env, 1, device=where, **folder.config.env_args)
     # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
     sizes = dataclasses.replace(folder.config.agent, bfloat16=folder.config.agent.bfloat16 and where.type == "cuda")
-    agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes).to(where)
+    with restoring(folder.checkpoints):
+        agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes).to(where)
+        prefix, leaves = "learner/params/", session["learning"]
+        stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if name.startswith(prefix)}
+        params = unpack(stored, {name: param.detach() for name, param in agent.named_parameters()}, prefix[:-1])
     env.close()
-    names = [name for name, _ in agent.named_parameters()]
-    # The parameters are the first leaves of a learner's state.
-    params = {name: leaf.to(where) for name, leaf in zip(names, session["learner"], strict=False)}
+    if (problem := first_not_finite(params)) is not None:
+        raise ValueError(f"{problem} in the checkpoint of {folder.path}; an agent cannot act with it.")
     return TrainedAgent(folder, agent, params, where)
 
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from disco_torch.agents import Agent
 from disco_torch.data import ActorState, Collector, Episodes, Replay, init_actor, memory_resets
 from disco_torch.envs import Environment, make_env
-from disco_torch.kernels import SPEEDS, Recorded, Speed, keep_freed_memory
+from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
-from disco_torch.training.checkpoint import pack, unpack
+from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
@@ -27,18 +27,7 @@ from disco_torch.weights import load_rule
 
 RECENT_EPISODES = 100
 ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
-"""What a recorded update says in any case; the rest only when metrics are due."""
-
-
-def resolve_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"`device` must be one that this machine has, got {name!r} without a GPU; use cpu.")
-    try:
-        return torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"`device` must be `cpu`, `cuda` or `auto`, got {name!r}.") from error
+"""Logs that a recorded update always returns; the others only when metrics are due."""
 
 
 def resolve_rule(name: str) -> str:
@@ -46,13 +35,6 @@ def resolve_rule(name: str) -> str:
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
     return "grove25"
-
-
-def resolve_speed(name: str, device: torch.device) -> Speed:
-    """The speed of a name; on a CPU most runs are over before a recording has won back the seconds that it takes."""
-    if name == "auto":
-        name = "captured" if device.type == "cuda" else "plain"
-    return SPEEDS[name]
 
 
 @tree_dataclass
@@ -78,9 +60,6 @@ class TrainingSession:
         self.config = config
         self.device = resolve_device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
-        if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # TF32, as JAX does
-        keep_freed_memory()
         self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
         self.rule: UpdateRule = load_rule(config.rule).to(self.device)
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
@@ -103,7 +82,7 @@ class TrainingSession:
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
         """Returns and lengths of the last episodes."""
         self.interval: list[tuple[float, float]] = []
-        """Those of the episodes since the last line of metrics, however many checkpoints lie between."""
+        """Returns and lengths of the episodes since the last line of metrics, whatever checkpoints lie between."""
         self.unread: list[Episodes] = []
         """Episodes of rollouts whose numbers have not been fetched from the device yet."""
 
@@ -139,14 +118,14 @@ class TrainingSession:
 
     def _update(self, batch: Rollout, all_logs: bool) -> None:
         like = next(iter(self.learner_state.params.values()))
-        # A tensor: a recording takes any other number to be the same ever after.
+        # A tensor: a recording takes any other number to be a constant.
         rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
         after, self.logs = self._learn(Learning(self.learner_state, self.value_state), batch, rate, all_logs)
         self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
 
     def learn(self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool) -> tuple[Learning, Logs]:
-        """One update: a pure function, which is what gets recorded. What it does not return is not computed then."""
+        """One update: a pure function, which can be recorded. A recording does not compute what it does not return."""
         value_state, value_out = state.value, None
         if self.value_function is not None and value_state is not None:
             resets = memory_resets(batch)
@@ -164,7 +143,7 @@ class TrainingSession:
         return finished
 
     def _fetch_episodes(self) -> None:
-        """Those of all rollouts since the last time, in one transfer from the device."""
+        """Reads the episodes of all rollouts since the last time, in one transfer from the device."""
         if not self.unread:
             return
         ends = torch.cat([episodes.ends for episodes in self.unread])
@@ -177,12 +156,37 @@ class TrainingSession:
         self.interval.extend(finished)
         self.counters.episodes += len(finished)
 
+    def read_metrics(self) -> Metrics:
+        """Episodes since the last call, and the logs of the last update."""
+        finished = self.read_episodes()
+        metrics: Metrics = {
+            "learning_rate": learning_rate(self.config, self.counters.steps),
+            "interval_episodes": len(finished),
+        }
+        if self.recent:
+            metrics["return"] = sum(numbers[0] for numbers in self.recent) / len(self.recent)
+            metrics["length"] = sum(numbers[1] for numbers in self.recent) / len(self.recent)
+        if finished:
+            metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
+        numbers = torch.stack(list(self.logs.values())).tolist() if self.logs else []  # one transfer from the device
+        return metrics | dict(zip(self.logs, numbers, strict=True))
+
+    def not_finite(self) -> str | None:
+        """The loss, or the first parameter, moment or state of the rule that is not finite, in words.
+
+        A gradient that is not finite leaves its moments so for good: to look at the state now and then misses none.
+        """
+        loss = self.logs.get("total_loss")
+        if loss is not None and not loss.isfinite():
+            rate = self.config.optimizer.learning_rate
+            return f"the loss must be finite, got {float(loss)} with learning rate {rate}"
+        return first_not_finite(Learning(self.learner_state, self.value_state))
+
     def state_dict(self) -> dict[str, Any]:
-        """Everything that changes, as tensors and plain values."""
+        """Everything that changes, as tensors by name and plain values."""
         self._fetch_episodes()
         state: dict[str, Any] = {
-            "learner": pack(self.learner_state),
-            "value": pack(self.value_state),
+            "learning": pack(Learning(self.learner_state, self.value_state)),
             "counters": dataclasses.asdict(self.counters),
             "recent": [list(numbers) for numbers in self.recent],
             "interval": [list(numbers) for numbers in self.interval],
@@ -197,12 +201,12 @@ class TrainingSession:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on from a checkpoint. An environment that cannot be saved begins new episodes."""
-        self.learner_state = unpack(state["learner"], self.learner_state)
-        self.value_state = unpack(state["value"], self.value_state)
-        self.counters = Counters(**state["counters"])
-        self.recent = deque(((numbers[0], numbers[1]) for numbers in state["recent"]), maxlen=RECENT_EPISODES)
-        self.interval = [(numbers[0], numbers[1]) for numbers in state["interval"]]
+        """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes."""
+        learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
+        self.learner_state, self.value_state = learning.learner, learning.value
+        self.counters = Counters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
+        recent, self.interval = ([(float(a), float(b)) for a, b in state[name]] for name in ("recent", "interval"))
+        self.recent = deque(recent, maxlen=RECENT_EPISODES)
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])
         if state["device"] == self.device.type:
@@ -210,10 +214,10 @@ class TrainingSession:
         else:  # states of generators do not carry over between kinds of devices
             was, now = state["device"], self.device.type
             warnings.warn(
-                f"the checkpoint is of a run on {was}; it goes on on {now} with other random numbers.", stacklevel=2
+                f"the checkpoint is of a run on {was}; the run continues on {now} with other random numbers.", stacklevel=2
             )
             self.generator.manual_seed(self.config.seed + self.counters.rollouts)
         if "actor" in state:
-            self.actor = unpack(state["actor"], self.actor)
+            self.actor = unpack(state["actor"], self.actor, "actor")
         else:
             self.actor = init_actor(self.agent, self.env, self.generator)

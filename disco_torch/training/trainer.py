@@ -14,7 +14,7 @@ from disco_torch.data import Replay
 from disco_torch.data.alignment import check_rollout
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoHyperParams, DiscoUpdateRule, UpdateRule, resolve_hyper_params
-from disco_torch.training.checkpoint import pack, unpack
+from disco_torch.runs import pack, unpack
 from disco_torch.training.update import Learner
 from disco_torch.types import AgentOutput, LearningOutputs, Observations, Params, Rollout, Summarizer, tree_map
 from disco_torch.weights import load_disco103_weights
@@ -157,7 +157,7 @@ class DiscoTrainer:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Goes on from a `state_dict`; the replay is filled when the first rollout tells its shapes."""
-        self.state = unpack(state["learner"], self.state)
+        self.state = unpack(state["learner"], self.state, "learner")
         self.generator.set_state(state["generator"])
         self._write_params()
         self.replay = None

@@ -1,4 +1,4 @@
-"""Recomputes the cases of a folder of reference outputs, one function a kind of file.
+"""Recomputes the cases of a folder of reference outputs, one function for each kind of file.
 
 Each returns the quantities it compared, as `(name, ours, reference)`. The conventions are those of the reference: rows of
 [T+1, B], target parameters that start at 0.95 times the agent's.
@@ -7,7 +7,7 @@ Each returns the quantities it compared, as `(name, ours, reference)`. The conve
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -37,6 +37,8 @@ from disco_torch.values import (
     signed_parabolic,
     two_hot,
 )
+from disco_torch.verification import content
+from disco_torch.verification.content import Group
 from disco_torch.weights.haiku import Arrays, agent_layers, from_haiku, rule_layers, to_haiku
 
 Comparison = tuple[str, Any, np.ndarray]
@@ -47,31 +49,39 @@ INVERSE_INPUT_SCALE = 20.0
 
 @dataclass(frozen=True)
 class Case:
-    """One reference file, the folder's configuration, and where to compute."""
+    """One reference file, the folder's configuration, and what to compute it with.
+
+    Attributes:
+      arrays: of the file.
+      config: of the folder.
+      rule_name: of the rule that the file is about, an entry of `config["rules"]`.
+      released: the released rule's weights, for files without `eta`.
+      dtype: to compute in.
+      read: names of the arrays that were read or compared so far.
+    """
 
     arrays: Arrays
     config: Mapping[str, Any]
     rule_name: str = ""
     released: Arrays | None = None
     dtype: torch.dtype = torch.float64
+    read: set[str] = field(default_factory=set)
 
-    def group(self, prefix: str) -> Arrays:
-        return {key[len(prefix) + 1 :]: value for key, value in self.arrays.items() if key.startswith(prefix + "/")}
+    def group(self, prefix: str) -> Group:
+        start = f"{prefix}/"
+        arrays = {name.removeprefix(start): array for name, array in self.arrays.items() if name.startswith(start)}
+        return Group(prefix, arrays, self.read)
 
-    def numbered(self, pattern: str) -> list[Arrays]:
-        """The groups `pattern` with {} = 0, 1, 2 ... as far as they go."""
-        groups: list[Arrays] = []
-        while group := self.group(pattern.format(len(groups))):
-            groups.append(group)
-        return groups
+    def numbered(self, pattern: str, count: int) -> list[Group]:
+        """The groups `pattern` with {} = 0 .. count - 1."""
+        return [self.group(pattern.format(i)) for i in range(count)]
 
     def tensor(self, array: np.ndarray) -> Tensor:
         tensor = torch.from_numpy(np.array(array))
         return tensor.to(self.dtype) if tensor.is_floating_point() else tensor
 
     def rollout(self, group: Arrays) -> Rollout:
-        names = ("observations", "actions", "rewards", "discounts", "behaviour_logits")
-        return Rollout(*(self.tensor(group[name]) for name in names))
+        return Rollout(*(self.tensor(group[name]) for name in content.ROLLOUT))
 
     def rule(self) -> DiscoUpdateRule:
         """The rule of a case, with the parameters in its file or the released ones."""
@@ -82,7 +92,7 @@ class Case:
             net["meta_rnn"] = MetaRNNConfig(**sizes["meta_rnn_kwargs"])
         other = {key: sizes[key] for key in ("value_discount", "num_bins", "max_abs_value")}
         rule = DiscoUpdateRule(DiscoConfig(net=MetaNetConfig(**net), **other)).to(self.dtype)
-        eta = self.group("eta") or self.released
+        eta: Arrays | None = self.group("eta") or self.released
         if eta is None:
             raise MissingWeights(f"rule {self.rule_name!r} needs --weights")
         rule.load_state_dict(from_haiku(rule, rule_layers(rule), eta))
@@ -99,18 +109,20 @@ class MissingWeights(Exception):
     """A case needs parameters that were not given."""
 
 
-def compare_group(prefix: str, ours: Mapping[str, Any], reference: Arrays) -> Iterator[Comparison]:
-    for key, value in reference.items():
-        yield f"{prefix}/{key}", ours.get(key), value
+def compare_group(title: str, ours: Mapping[str, Any], reference: Group, required: Iterable[str]) -> Iterator[Comparison]:
+    """Every array that the group must hold, and those that it holds besides if we compute them."""
+    for name in dict.fromkeys([*required, *(name for name in reference if name in ours)]):
+        yield f"{title}/{name}", ours.get(name), reference[name]
 
 
 def values(case: Case) -> Iterator[Comparison]:
-    given = {key: case.tensor(value) for key, value in case.group("input").items()}
+    inputs = case.group("input")
+    given = {name: case.tensor(inputs[name]) for name in content.VALUE_INPUTS}
     settings = case.config["values"]
     discounts = settings["discount"] * given["discounts"]
     steps = (given["rewards"], discounts, given["rho"], settings["lambda_"])
     outs = estimate_values(given["values"], *steps)
-    yield from compare_group("vtrace", vars(outs), case.group("vtrace"))
+    yield from compare_group("vtrace", vars(outs), case.group("vtrace"), content.VTRACE)
     q_outs = estimate_q_values(
         given["values"],
         given["q"],
@@ -119,7 +131,7 @@ def values(case: Case) -> Iterator[Comparison]:
         target_values=given["target_values"],
         target_q_values=given["target_q"],
     )
-    yield from compare_group("retrace", vars(q_outs), case.group("retrace"))
+    yield from compare_group("retrace", vars(q_outs), case.group("retrace"), content.RETRACE)
     x, reference = given["x"], case.group("transforms")
     transforms = {
         "signed_log": signed_log(x),
@@ -127,7 +139,7 @@ def values(case: Case) -> Iterator[Comparison]:
         "signed_parabolic": signed_parabolic(x / INVERSE_INPUT_SCALE),
         "two_hot": two_hot(x, reference["two_hot"].shape[-1], settings.get("max_abs_value", 300.0)),
     }
-    yield from compare_group("transforms", transforms, reference)
+    yield from compare_group("transforms", transforms, reference, content.TRANSFORMS)
 
 
 def scaled(params: Params, factor: float) -> Params:
@@ -148,13 +160,13 @@ def rule_state_arrays(state: DiscoState) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def rule(case: Case) -> Iterator[Comparison]:
-    """Successive applications of the rule to one agent, its state carried on."""
+    """Successive applications of the rule to one agent, its state carried from one to the next."""
     rule = case.rule()
     agent = case.agent(rule)
     theta = from_haiku(agent, agent_layers(agent), case.group("theta"))
     hyper = case.config["hyper_params"]
     state = rule.init_meta_state(scaled(theta, INITIAL_TARGET_SCALE))
-    for i, given in enumerate(case.numbered("call{}_in")):
+    for i, given in enumerate(case.numbered("call{}_in", content.NUMBER_OF_CALLS["rule"])):
         rollout = case.rollout(given)
         agent_out, _ = agent.unroll(theta, rollout.observations)
         inputs = rule_inputs(rollout, agent_out)
@@ -163,26 +175,33 @@ def rule(case: Case) -> Iterator[Comparison]:
         loss_no_meta, logs_no_meta = rule.agent_loss_no_meta(inputs, targets, hyper)
         ours = {**targets, **rule_state_arrays(state), "loss": loss, "loss_no_meta": loss_no_meta}
         ours |= {f"log/{name}": value for name, value in (logs | logs_no_meta).items()}
-        ours |= {f"agent_out/{name}": value for name, value in agent_out.items()}
-        ours |= {f"target_out/{name}": value for name, value in targets["target_out"].items()}
-        outputs = {key: value for key, value in given.items() if key.startswith(("agent_out/", "target_out/"))}
-        yield from compare_group(f"call{i}", ours, outputs | case.group(f"call{i}_out"))
+        yield from compare_group(f"call{i}", ours, case.group(f"call{i}_out"), content.RULE_OUTPUTS)
+        if i == 0:  # the outputs of the networks are stored of the first call alone
+            for name, outputs in (("agent_out", agent_out), ("target_out", targets["target_out"])):
+                stored = case.group(f"call0_in/{name}")
+                yield from compare_group(f"call0/{name}", outputs, stored, content.AGENT_OUTPUTS)
 
 
-def compare_updates(
-    case: Case, learner: Learner, agent: Agent, state: LearnerState, kept: Iterable[str]
-) -> Iterator[Comparison]:
-    """Agent updates, one a rollout in the file: the logs of each, and what is kept of the state after the last."""
-    rollouts = case.numbered("step{}_in")
+def compare_updates(case: Case, kind: str, learner: Learner, agent: Agent, state: LearnerState) -> Iterator[Comparison]:
+    """One agent update for each rollout of the file: the logs of each, and the parameters and moments after the last."""
+    logged, kept = STORED_OF_UPDATES[kind]
+    rollouts = case.numbered("step{}_in", content.NUMBER_OF_CALLS[kind])
     for i, given in enumerate(rollouts):
         state, logs = learner.update(state, case.rollout(given))
-        yield from compare_group(f"step{i}/log", logs, case.group(f"step{i}_log"))
+        yield from compare_group(f"step{i}/log", logs, case.group(f"step{i}_log"), logged)
     params = {"theta": state.params, "mu": state.opt_state.mu, "nu": state.opt_state.nu}
     if isinstance(state.meta_state, DiscoState):
         params["target"] = state.meta_state.target_params
     for name in kept:
         ours = to_haiku(agent, agent_layers(agent), params[name])
-        yield from compare_group(name, ours, case.group(f"{name}{len(rollouts)}"))
+        yield from compare_group(name, ours, case.group(f"{name}{len(rollouts)}"), ours)
+
+
+STORED_OF_UPDATES = {
+    "learner": (content.LEARNER_LOGS, ("theta", "target", "mu", "nu")),
+    "actor_critic": (content.ACTOR_CRITIC_LOGS, ("theta",)),
+}
+"""What is stored of each update, and what after the last."""
 
 
 def disco_learner(case: Case) -> tuple[Learner, Agent, LearnerState]:
@@ -200,7 +219,7 @@ def disco_learner(case: Case) -> tuple[Learner, Agent, LearnerState]:
 def learner(case: Case) -> Iterator[Comparison]:
     """Agent updates with the Disco rule."""
     learner, agent, state = disco_learner(case)
-    yield from compare_updates(case, learner, agent, state, ("theta", "target", "mu", "nu"))
+    yield from compare_updates(case, "learner", learner, agent, state)
 
 
 def actor_critic(case: Case) -> Iterator[Comparison]:
@@ -211,7 +230,7 @@ def actor_critic(case: Case) -> Iterator[Comparison]:
     theta = from_haiku(agent, agent_layers(agent), case.group("theta0"))
     optimizer = AdamConfig(settings["learning_rate"], case.config["agent"]["max_abs_update"])
     learner = Learner(agent, rule, optimizer, settings["hyper_params"])
-    yield from compare_updates(case, learner, agent, learner.init(params=theta), ("theta",))
+    yield from compare_updates(case, "actor_critic", learner, agent, learner.init(params=theta))
 
 
 def meta_gradient(case: Case) -> Iterator[Comparison]:
@@ -224,7 +243,7 @@ def meta_gradient(case: Case) -> Iterator[Comparison]:
     value_function.net.to(case.dtype)
     layers = agent_layers(value_function.net, "value_fn")
     value_state = value_function.init(params=from_haiku(value_function.net, layers, case.group("value_params0")))
-    train = [case.rollout(given) for given in case.numbered("train{}")]
+    train = [case.rollout(given) for given in case.numbered("train{}", settings["inner_steps"])]
     valid = case.rollout(case.group("valid"))
     rule_params = {name: param.detach() for name, param in learner.rule.named_parameters()}
     assert isinstance(learner.rule, DiscoUpdateRule)
@@ -232,10 +251,10 @@ def meta_gradient(case: Case) -> Iterator[Comparison]:
         compute = implementation(learner, value_function, MetaLossWeights(**settings["weights"]))
         result = compute(rule_params, state, value_state, train, valid)
         grads = to_haiku(learner.rule, rule_layers(learner.rule), result.grads)
-        yield from compare_group(title, grads, case.group("grads"))
-    ours: dict[str, Any] = {**result.logs, **{k: v for k, v in vars(result.value_out).items() if v is not None}}
+        yield from compare_group(title, grads, case.group("grads"), grads)
+    ours: dict[str, Any] = {**result.logs, **vars(result.value_out)}
     theta = to_haiku(agent, agent_layers(agent), result.learner_state.params)
-    ours |= {f"theta/{name}": array for name, array in theta.items()}
     value_params = to_haiku(value_function.net, layers, result.value_state.params)
-    ours |= {f"value_params/{name}": array for name, array in value_params.items()}
-    yield from compare_group("aux", ours, case.group("aux"))
+    final = {f"theta/{name}": array for name, array in theta.items()}
+    final |= {f"value_params/{name}": array for name, array in value_params.items()}
+    yield from compare_group("aux", ours | final, case.group("aux"), (*content.META_LOSS, *final))

@@ -1,4 +1,4 @@
-"""Judges this implementation on a folder of reference outputs."""
+"""Compares this implementation with a folder of reference outputs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from disco_torch.verification import cases
 from disco_torch.verification.cases import Case, Comparison, MissingWeights
+from disco_torch.verification.content import Settings, check_all_read, check_numbers
 from disco_torch.weights import load_npz
 from disco_torch.weights.haiku import Arrays
 
@@ -58,7 +59,7 @@ def relative_error(ours: Any, reference: np.ndarray) -> float:
     if ours is None:
         return float("inf")
     array = ours.detach().cpu().numpy() if isinstance(ours, Tensor) else np.asarray(ours)
-    if array.shape != reference.shape or not np.isfinite(array).all():
+    if array.shape != reference.shape or not (np.isfinite(array).all() and np.isfinite(reference).all()):
         return float("inf")
     scale = np.abs(reference).max(initial=0.0)
     return float(np.abs(array - reference).max(initial=0.0) / (scale if scale > 0 else 1.0))
@@ -72,8 +73,8 @@ def quantity_of(name: str) -> str:
     return TITLES.get(parts[0], " ".join(parts))
 
 
-def judge(file: str, comparisons: Iterator[Comparison], tolerance: float, dtype: torch.dtype) -> list[Verdict]:
-    """One verdict a quantity. The meta-gradient, ill-conditioned through Adam, is shown but not judged in float32."""
+def verdicts_of(file: str, comparisons: Iterator[Comparison], tolerance: float, dtype: torch.dtype) -> list[Verdict]:
+    """One verdict for each quantity. The meta-gradient, ill-conditioned through Adam, has no tolerance in float32."""
     worst: dict[str, tuple[float, str]] = {}
     for name, ours, reference in comparisons:
         quantity, error = quantity_of(name), relative_error(ours, reference)
@@ -83,16 +84,42 @@ def judge(file: str, comparisons: Iterator[Comparison], tolerance: float, dtype:
     for quantity, (error, name) in worst.items():
         verdict = "ok" if error <= tolerance else "FAIL"
         if quantity in (TITLES["gradients"], TITLES["mixed-mode"]) and dtype != torch.float64:
-            verdict = "not judged in float32"
+            verdict = "no tolerance in float32"
         verdicts.append(Verdict(file, quantity, error, name, verdict))
     return verdicts
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> Settings:
     path = folder / "config.json"
     if not path.is_file():
         raise ValueError(f"`folder` must hold reference files and their config.json, got {folder} without one.")
-    return json.loads(path.read_text())
+    try:
+        config = json.loads(path.read_text(), object_hook=Settings)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: must be JSON ({error}).") from error
+    if not isinstance(config, Settings):
+        raise ValueError(f"{path}: must hold settings by name, got {type(config).__name__}.")
+    return config
+
+
+def verify_file(
+    path: Path, config: Settings, released: Arrays | None, dtype: torch.dtype, tolerance: float
+) -> list[Verdict]:
+    """The verdicts of one reference file. A file that does not hold what it must fails as a whole, and says why."""
+    kind, rule_name = split_name(path.stem)
+    if kind not in KINDS:
+        return [Verdict(path.name, "-", None, "", "unknown file, left out")]
+    try:
+        case = Case(load_npz(path), config, rule_name, released, dtype)
+        check_numbers(case.arrays)
+        verdicts = verdicts_of(path.name, KINDS[kind](case), tolerance, dtype)
+        check_all_read(case.arrays, case.read)
+    except MissingWeights as missing:
+        return [Verdict(path.name, "-", None, "", f"skipped: {missing}")]
+    except Exception as error:  # arrays of other sizes than config.json says fail wherever they are used
+        name = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        return [Verdict(path.name, "content", float("inf"), f"{name}{error}", "FAIL")]
+    return verdicts
 
 
 def split_name(stem: str) -> tuple[str, str]:
@@ -115,26 +142,19 @@ def verify(
       folder: with `config.json` and `.npz` files, in the format that docs/verification.md describes.
       weights: the released Disco103 weights, for the cases that use them.
       dtype: to compute in.
-      tolerance: of the relative error; 1e-9 in float64 unless given.
+      tolerance: of the relative error; defaults to 1e-9 in float64 and 2e-2 in float32.
 
     Returns:
-      One verdict a quantity, in the order of the files.
+      One verdict for each quantity, in the order of the files.
     """
     folder = Path(folder)
     config = read_config(folder)
     released: Arrays | None = None if weights is None else load_npz(weights)
     tolerance = TOLERANCES[dtype] if tolerance is None else tolerance
-    verdicts: list[Verdict] = []
-    for path in sorted(folder.glob("*.npz")):
-        kind, rule_name = split_name(path.stem)
-        if kind not in KINDS:
-            verdicts.append(Verdict(path.name, "-", None, "", "unknown file, left out"))
-            continue
-        try:
-            case = Case(load_npz(path), config, rule_name, released, dtype)
-            verdicts += judge(path.name, KINDS[kind](case), tolerance, dtype)
-        except MissingWeights as missing:
-            verdicts.append(Verdict(path.name, "-", None, "", f"skipped: {missing}"))
+    if not 0.0 <= tolerance < float("inf"):
+        raise ValueError(f"`tolerance` must be a finite number of at least 0, got {tolerance}.")
+    files = sorted(folder.glob("*.npz"))
+    verdicts = [verdict for path in files for verdict in verify_file(path, config, released, dtype, tolerance)]
     if not any(verdict.error is not None for verdict in verdicts):
         raise ValueError(f"`folder` must hold reference files to compare with, got none that could be in {folder}.")
     return verdicts

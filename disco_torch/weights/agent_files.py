@@ -13,7 +13,7 @@ from disco_torch.types import Params
 from disco_torch.weights.configuration import config_to_plain
 from disco_torch.weights.files import read_file
 from disco_torch.weights.haiku import agent_layers
-from disco_torch.weights.parameters import metadata_of, params_from, save_params
+from disco_torch.weights.parameters import max_file_bytes, metadata_of, params_from, save_params
 
 
 def save_agent(
@@ -30,10 +30,10 @@ def save_agent(
     Args:
       path: `.safetensors`, which carries the agent's sizes too, or `.npz`, which the reference harness reads.
       agent: the architecture.
-      params: to write; the module's own unless given.
+      params: to write; defaults to the module's own.
       root: of Haiku's names, for an `.npz`: "mlp" for an agent, "value_fn" for a value function's network.
       provenance: where they come from, as JSON can hold it; `.safetensors` only.
-      dtype: to store in; that of the parameters unless given.
+      dtype: to store in; defaults to that of the parameters.
     """
     description = {
         "network": agent.config,
@@ -55,4 +55,4 @@ def load_agent(path: str | Path, agent: Agent, *, root: str = "mlp") -> Params:
       agent: the architecture that the parameters are for.
       root: of Haiku's names, for an `.npz`: "mlp" for an agent, "value_fn" for a value function's network.
     """
-    return params_from(read_file(path), agent, lambda: agent_layers(agent, root), "agent")
+    return params_from(read_file(path, max_file_bytes(agent)), agent, lambda: agent_layers(agent, root), "agent")

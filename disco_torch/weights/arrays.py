@@ -13,15 +13,22 @@ from disco_torch.types import Params
 STORED_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+def check_floating_array(name: str, array: np.ndarray | Tensor) -> None:
+    """Raises unless an array of a file is of floating point, in a type that is stored."""
+    if isinstance(array, np.ndarray):
+        is_stored = array.dtype.kind == "f" and array.dtype.itemsize in (2, 4, 8)
+    else:
+        is_stored = array.dtype in STORED_DTYPES
+    if not is_stored:
+        raise ValueError(f"array {name!r} must be floating point of 16, 32 or 64 bits, got {array.dtype}.")
+
+
 def floating_tensor(name: str, array: np.ndarray | Tensor) -> Tensor:
     """An array of a file as a tensor of the same floating-point numbers."""
+    check_floating_array(name, array)
     if isinstance(array, np.ndarray):
-        if array.dtype.kind != "f" or array.dtype.itemsize not in (2, 4, 8):
-            raise ValueError(f"array {name!r} must be floating point of 16, 32 or 64 bits, got {array.dtype}.")
         # Arrays may be stored in the other byte order or by columns.
         return torch.from_numpy(np.array(array, dtype=array.dtype.newbyteorder("="), order="C"))
-    if array.dtype not in STORED_DTYPES:
-        raise ValueError(f"array {name!r} must be floating point of 16, 32 or 64 bits, got {array.dtype}.")
     return array
 
 
@@ -38,6 +45,17 @@ def check_names(names: set[str], wanted: set[str]) -> None:
     )
 
 
+def check_shapes(arrays: Mapping[str, np.ndarray | Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raises at the first array that is missing, unexpected, not of floating point, or of another shape."""
+    check_names(set(arrays), set(shapes))
+    for name, shape in shapes.items():
+        check_floating_array(name, arrays[name])
+        if tuple(arrays[name].shape) != shape:
+            raise ValueError(
+                f"array {name!r} must be {list(shape)}, got {list(arrays[name].shape)}; is it another configuration's file?"
+            )
+
+
 def checked_tensors(
     arrays: Mapping[str, np.ndarray | Tensor], shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype
 ) -> Params:
@@ -45,15 +63,10 @@ def checked_tensors(
 
     Raises at the first array that is missing, unexpected, of another shape, not of floating point, or not finite in `dtype`.
     """
-    check_names(set(arrays), set(shapes))
+    check_shapes(arrays, shapes)
     tensors = {}
-    for name, shape in shapes.items():
-        tensor = floating_tensor(name, arrays[name])
-        if tuple(tensor.shape) != shape:
-            raise ValueError(
-                f"array {name!r} must be {list(shape)}, got {list(tensor.shape)}; is it another configuration's file?"
-            )
-        tensors[name] = tensor = tensor.detach().to(dtype, copy=True)
+    for name in shapes:
+        tensors[name] = tensor = floating_tensor(name, arrays[name]).detach().to(dtype, copy=True)
         bad = int((~torch.isfinite(tensor)).sum())
         if bad:
             raise ValueError(f"array {name!r} must be finite in {dtype}, got {bad} values that are not.")

@@ -6,6 +6,7 @@ Any dataclass of numbers, texts, sequences and other dataclasses goes to JSON an
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -38,6 +39,33 @@ def config_to_plain(config: object, where: str = "config") -> Any:
     if isinstance(config, Sequence):
         return [config_to_plain(value, f"{where}[{i}]") for i, value in enumerate(config)]
     raise ValueError(f"`{where}` must be numbers, texts or sequences of them, got {type(config).__name__}.")
+
+
+MAX_DEPTH, MAX_ENTRIES, MAX_VALUES, MAX_INTEGER = 32, 256, 10_000, 2**63 - 1
+
+
+def check_plain(plain: object, where: str = "config") -> None:
+    """Raises where plain data from a file is larger than any configuration: nothing is made of it before.
+
+    Limits: `MAX_DEPTH` levels, `MAX_ENTRIES` entries of a list, `MAX_VALUES` values in all, integers of 64 bits. Numbers
+    must be finite; JSON knows NaN and Infinity, no setting does.
+    """
+    waiting, count = [(plain, where, 0)], 0
+    while waiting:
+        value, path, depth = waiting.pop()
+        count += 1
+        if depth > MAX_DEPTH or count > MAX_VALUES:
+            raise ValueError(f"`{where}` must have at most {MAX_DEPTH} levels and {MAX_VALUES} values, got more.")
+        if isinstance(value, Mapping | list) and len(value) > MAX_ENTRIES:
+            raise ValueError(f"`{path}` must have at most {MAX_ENTRIES} entries, got {len(value)}.")
+        if isinstance(value, Mapping):
+            waiting += [(part, f"{path}.{name}", depth + 1) for name, part in value.items()]
+        elif isinstance(value, list):
+            waiting += [(part, f"{path}[{i}]", depth + 1) for i, part in enumerate(value)]
+        elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+            raise ValueError(f"`{path}` must be an integer of at most 64 bits, got one of {value.bit_length()} bits.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"`{path}` must be finite, got {value}.")
 
 
 def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:

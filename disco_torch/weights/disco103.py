@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import os
+import threading
+import time
 import urllib.request
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 from disco_torch.files import replacing
@@ -20,6 +25,10 @@ DISCO103_URL = (
 )
 DISCO103_HUB_REPO = "asystemoffields/disco-103"
 TIMEOUT_SECONDS = 30.0
+"""That the server may be silent for."""
+DEADLINE_SECONDS = 300.0
+"""That the whole download may take: 2.8 MB at 9 kB a second."""
+CHUNK_BYTES = 2**16
 
 
 def cache_folder() -> Path:
@@ -34,7 +43,8 @@ def cache_folder() -> Path:
 def local_disco103_weights() -> Path | None:
     """The weights on this machine, or None: the file that `$DISCO_TORCH_DISCO103` names, else the cached one.
 
-    Raises where the variable names no file, and at a cached file that is not the released one.
+    Raises where the variable names no file, and at a cached file that is not the released one. The variable may name other
+    weights; a warning says that they are not the released ones.
     """
     if given := os.environ.get(DISCO103_VARIABLE):
         path = Path(given).expanduser()
@@ -43,6 +53,8 @@ def local_disco103_weights() -> Path | None:
                 f"the environment variable {DISCO103_VARIABLE} must name the Disco103 weights, got {given!r}, "
                 "which is not a file; correct it or unset it."
             )
+        if not _is_released(path):
+            _warn_not_released(str(path))
         return path
     path = cache_folder() / DISCO103_FILE
     if not path.is_file():
@@ -68,7 +80,7 @@ def download_disco103_weights(folder: str | Path | None = None) -> Path:
     reference's repository. Nothing is written before the checksum is right, so no other file can take their name.
 
     Args:
-      folder: to put `disco_103.npz` into; the cache unless given, see `cache_folder`.
+      folder: to put `disco_103.npz` into; defaults to the cache, see `cache_folder`.
     """
     path = (cache_folder() if folder is None else Path(folder)) / DISCO103_FILE
     if path.is_file() and _is_released(path):
@@ -76,7 +88,7 @@ def download_disco103_weights(folder: str | Path | None = None) -> Path:
     reasons = []
     for source, fetch in ((f"Hugging Face Hub ({DISCO103_HUB_REPO})", _from_hub), (DISCO103_URL, _from_web)):
         try:
-            content = fetch()
+            content = _within(DEADLINE_SECONDS, fetch)
             if hashlib.sha256(content).hexdigest() != DISCO103_SHA256:
                 raise ValueError(f"what came, {len(content)} bytes, {_DAMAGED}")
             with replacing(path) as file:
@@ -96,6 +108,35 @@ def _is_released(path: Path) -> bool:
     return sha256_of(path) == DISCO103_SHA256
 
 
+@functools.cache
+def _warn_not_released(path: str) -> None:
+    """Once for each file: the variable may well name weights of one's own."""
+    warnings.warn(
+        f"{path}, which the environment variable {DISCO103_VARIABLE} names, {_DAMAGED}; it is used all the same.",
+        stacklevel=4,
+    )
+
+
+def _within(seconds: float, fetch: Callable[[], bytes]) -> bytes:
+    """What `fetch` returns or raises. A source that is too slow is left to a thread that ends with the process."""
+    done: list[bytes | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(fetch())
+        except Exception as error:
+            done.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not done:
+        raise TimeoutError(f"it took more than {seconds:g} seconds")
+    if isinstance(done[0], Exception):
+        raise done[0]
+    return done[0]
+
+
 def _from_hub() -> bytes:
     try:
         hub = importlib.import_module("huggingface_hub")
@@ -105,9 +146,15 @@ def _from_hub() -> bytes:
 
 
 def _from_web() -> bytes:
+    end = time.monotonic() + DEADLINE_SECONDS
+    content = bytearray()
     with urllib.request.urlopen(DISCO103_URL, timeout=TIMEOUT_SECONDS) as response:
         # One byte more than expected is enough to know a wrong file by, however long it is.
-        return bytes(response.read(DISCO103_BYTES + 1))
+        while len(content) <= DISCO103_BYTES and (chunk := response.read1(CHUNK_BYTES)):
+            content += chunk
+            if time.monotonic() > end:
+                raise TimeoutError("too slow")  # nobody waits any more
+    return bytes(content)
 
 
 def _advice(path: Path, reasons: list[str]) -> str:

@@ -11,13 +11,21 @@ import torch
 from torch import nn
 
 from disco_torch.types import Params
-from disco_torch.weights.arrays import checked_tensors, stored_dtype
-from disco_torch.weights.files import StoredFile, format_of_name, naming, save_npz, save_safetensors
+from disco_torch.weights.arrays import check_shapes, checked_tensors, stored_dtype
+from disco_torch.weights.files import FORMATS, StoredFile, format_of_name, naming, save_npz, save_safetensors
 from disco_torch.weights.haiku import HaikuLayer, from_haiku, to_haiku
 
-FORMAT = "disco-torch 1"
 Layers = Callable[[], Sequence[HaikuLayer]]
 """Makes the list of Haiku's layers; a function, because a network without Haiku names has none and may not need any."""
+
+
+MEMBER_BYTES = 2**14
+"""Of a member of an `.npz` besides its numbers: a header, at most."""
+
+
+def max_file_bytes(module: nn.Module) -> int:
+    """How much an `.npz` of a module's parameters can unpack to: 64 bits a number."""
+    return sum(8 * param.numel() + MEMBER_BYTES for param in module.parameters())
 
 
 def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -26,7 +34,7 @@ def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
 
 def metadata_of(kind: str, config: object, provenance: Mapping[str, Any] | None) -> dict[str, str]:
     """What a `.safetensors` file says about itself: `kind` is "rule" or "agent", `config` and `provenance` plain data."""
-    texts = {"format": FORMAT, "kind": kind, "config": json.dumps(config)}
+    texts = {"format": FORMATS[-1], "kind": kind, "config": json.dumps(config)}
     if provenance is not None:
         try:
             texts["provenance"] = json.dumps(dict(provenance))
@@ -70,6 +78,11 @@ def save_params(
         if any(tensor.dtype == torch.bfloat16 for tensor in tensors.values()):
             raise ValueError("an .npz file cannot hold torch.bfloat16; give `dtype`, or save as .safetensors.")
         save_npz(path, to_haiku(module, layers(), tensors))
+
+
+def check_fits(stored: StoredFile, module: nn.Module) -> None:
+    """Raises where the arrays of a `.safetensors` file do not have the names and shapes of a module's parameters."""
+    check_shapes(stored.arrays, _shapes(module))
 
 
 def params_from(stored: StoredFile, module: nn.Module, layers: Layers, kind: str) -> Params:

@@ -29,7 +29,7 @@ def test_help_of_train_names_options_and_presets(capsys: pytest.CaptureFixture[s
     options = ("--env ", "--rule ", "--seed ", "--steps ", "--resume ", "--agent.dense ", "--optimizer.learning-rate ")
     assert all(option in text for option in options)
     assert all(name in text for name in PRESETS)
-    assert "Environment steps to take, over all copies." in text
+    assert "Environment steps to take, over all parallel environments." in text
 
 
 def test_help_of_train_shows_the_settings_of_a_preset(capsys: pytest.CaptureFixture[str]) -> None:

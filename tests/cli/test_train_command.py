@@ -10,9 +10,9 @@ import pytest
 from disco_torch import PRESETS
 from disco_torch.cli import main
 from disco_torch.cli.presets import take_preset
-from disco_torch.training.checkpoint import load_checkpoint
+from disco_torch.runs.checkpoint import load_checkpoint
 
-SMALL = ["--device", "cpu", "--agent.dense", "8", "--rollout-length", "7", "--batch-size", "8", "--log-every", "2"]
+SMALL = ["--device", "cpu", "--agent.dense", "8", "--rollout-length", "7", "--batch-size", "4", "--log-every", "2"]
 
 
 def run(runs: Path, *options: str) -> int:
@@ -32,7 +32,7 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert steps_of(folder) == 672  # 6 rollouts of 16 x 7
     output = capsys.readouterr().out.replace("\n", "")
     assert "mean return of the last episodes: " in output
-    assert f"done; look at it with `disco-torch evaluate {folder}`" in output
+    assert f"done; evaluate it with `disco-torch evaluate {folder}`" in output
 
 
 def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +73,10 @@ def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.C
         (["--rule", "actor-kritik"], "got 'actor-kritik', which is neither"),
         (["--rule", "actor-critic", "--hyper-params", "value_kost", "1"], "`hyper_params` has no 'value_kost'"),
         (["--steps", "0"], "`steps` must be at least 1, got 0"),
+        (
+            ["--rule", "actor-critic", "--num-envs", "3", "--steps", "41"],
+            "`steps` must be at least 42 for a first update, 2 rollouts of 21 steps that fill a batch of 4 trajectories",
+        ),
         (["--resume", "nowhere"], "`run` must be the folder of a run, with a config.json in it, got nowhere"),
     ],
 )
@@ -87,7 +91,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
 
 
 def test_a_name_that_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--rule", "actor-critic", "--steps", "14", "--num-envs", "2", "--name", "mine"]
+    options = ["--rule", "actor-critic", "--steps", "28", "--num-envs", "2", "--name", "mine"]
     assert run(tmp_path, *options) == 0
     before = (tmp_path / "mine" / "metrics.jsonl").read_bytes()
     assert run(tmp_path, *options) == 2

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from disco_torch import AdamConfig, AgentConfig, DiscoConfig, MetaNetConfig, MetaRNNConfig, ValueFunctionConfig
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
 from disco_torch.discovery.run import discover
-from disco_torch.training.checkpoint import load_checkpoint
+from disco_torch.runs.checkpoint import load_checkpoint
 
 TIMING = ("seconds", "steps_per_second", "meta_updates_per_second", "minutes_left")
 TINY_AGENT = AgentConfig(dense=(8,), lstm_size=4, head_mlp_hiddens=(4,))

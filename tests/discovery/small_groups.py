@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from small_discoveries import TINY_AGENT, TINY_RULE, small_config
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from disco_torch import DiscoUpdateRule
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
-from disco_torch.discovery.group import Group, put
 from disco_torch.discovery.meta_loss import target_regularizer, validation_loss
+from disco_torch.discovery.population import Population, put
 from disco_torch.kernels import Speed
 from disco_torch.training import LearnerState, ValueFunctionState
-from disco_torch.types import Params, Rollout, ValueOuts, tree_map
+from disco_torch.types import Params, Rollout, ValueOuts, flatten_tree, tree_map
 
 CATCH = HabitatConfig("catch", {"rows": 3, "columns": 3}, agents=2)
 CHAIN = HabitatConfig("chain", {"length": 4})
@@ -27,7 +26,7 @@ REPLAY = {"replay_capacity": 6, "replayed_share": 0.5, "fresh_validation": True}
 
 
 def tiny_config(*habitats: HabitatConfig, **changes: Any) -> DiscoverConfig:
-    """Two agents on 3x3 Catch and one on a chain, unless given; rollouts of 4 rows in 3 copies."""
+    """Two agents on 3x3 Catch and one on a chain, unless given; rollouts of 4 rows in 3 parallel environments."""
     group = GroupConfig(habitats or (CATCH, CHAIN), TINY_AGENT, learning_rates=(1e-2, 3e-3))
     sizes = {"rollout_length": 4, "valid_length": 5, "num_envs": 3, "batch_size": 3}
     return small_config(Path("runs"), **({"groups": (group,)} | sizes | changes))
@@ -46,8 +45,8 @@ def params_of(rule: DiscoUpdateRule, scale: float = 1.0) -> Params:
     return {name: scale * param.detach() for name, param in rule.named_parameters()}
 
 
-def make_group(config: DiscoverConfig, rank: int = 0, size: int = 1) -> Group:
-    return Group(config, 0, random_rule(), torch.device("cpu"), Speed(), rank, size)
+def make_group(config: DiscoverConfig, rank: int = 0, size: int = 1) -> Population:
+    return Population(config, 0, random_rule(), torch.device("cpu"), Speed(), rank, size)
 
 
 def pick(tree: Any, agent: int) -> Any:
@@ -67,16 +66,17 @@ class Update:
 
 @dataclass
 class Watched:
-    """A group that notes what it learns from and what it is judged on."""
+    """A group that notes what it learns from and what its meta-loss is computed on."""
 
-    group: Group
+    group: Population
     updates: list[Update] = field(default_factory=list)
     collected: list[Rollout] = field(default_factory=list)
     values: ValueFunctionState | None = None
     valid: Rollout | None = None
 
     def __post_init__(self) -> None:
-        learn, judge, collect = self.group._learn_values, self.group._judge, self.group._act_rows
+        steps: Any = self.group.schedule.steps
+        learn, meta_loss, collect = steps.update_values, steps.meta_loss_and_grad, steps.collect
 
         def noting(update: Any) -> Any:
             def noting_update(eta: Params, before: Any, batch: Any, rates: Tensor) -> Any:
@@ -89,19 +89,19 @@ class Watched:
             self.updates[-1] = replace(self.updates[-1], values=values)
             return learn(values, batch, logits)
 
-        def noting_judge(learners: Any, values: Any, valid: Any) -> Any:
+        def noting_meta_loss(learners: Any, values: Any, valid: Any) -> Any:
             self.values, self.valid = values, valid
-            return judge(learners, values, valid)
+            return meta_loss(learners, values, valid)
 
         def noting_collect(*args: Any) -> Any:
             acting, rollout, sums = collect(*args)
             self.collected.append(rollout)
             return acting, rollout, sums
 
-        group: Any = self.group
-        group._update, group._update_silently = noting(group._update), noting(group._update_silently)
-        group._learn_values, group._judge = noting_learn, noting_judge
-        group._act_rows = noting_collect
+        steps.update_agents = noting(steps.update_agents)
+        steps.update_agents_silently = noting(steps.update_agents_silently)
+        steps.update_values, steps.meta_loss_and_grad = noting_learn, noting_meta_loss
+        steps.collect = noting_collect
 
 
 def meta_gradient_by_hand(watched: Watched, agent: int, updates: list[Update], value_out: ValueOuts | None = None) -> Params:
@@ -144,12 +144,12 @@ def assert_close(got: Params, want: Params, tolerance: float = 1e-10) -> None:
 
 def assert_close_trees(got: Any, want: Any, tolerance: float = 1e-10) -> None:
     """Two trees have the same parts, and their tensors are close."""
-    (ours, structure), (theirs, other) = (pytree.tree_flatten(tree) for tree in (got, want))
+    (ours, structure), (theirs, other) = (flatten_tree(tree) for tree in (got, want))
     assert structure == other
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=0.01 * tolerance)
 
 
-def poison(group: Group, agent: int, part: str = "") -> None:
+def poison(group: Population, agent: int, part: str = "") -> None:
     """Makes an agent's parameters NaN, all or those whose names begin with `part`."""
     params = group.state.learners.params
     nans = {name: torch.full_like(x[agent], torch.nan) for name, x in params.items() if name.startswith(part)}

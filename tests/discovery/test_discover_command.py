@@ -17,9 +17,9 @@ from disco_torch.cli import main
 from disco_torch.cli.discover import DiscoverOptions
 from disco_torch.cli.presets import take_preset
 from disco_torch.discovery.config import PRESETS
-from disco_torch.discovery.record import DiscoveryFolder
+from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training import PRESETS as TRAIN_PRESETS
-from disco_torch.training.checkpoint import list_checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -38,12 +38,12 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert (config.groups, config.rule) == (preset.groups, preset.rule)
     output = capsys.readouterr().out.replace("\n", "")
     assert "discovery with 3 agents, seed 1, on cpu" in output and "mean return on catch" in output
-    assert f"done; train with it with `disco-torch train --rule {folder}/rules/rule-000002.safetensors`" in output
+    assert f"done; train an agent with `disco-torch train --rule {folder}/rules/rule-000002.safetensors`" in output
     train = [
         "--rule",
         f"{folder}/rules/rule-000002.safetensors",
         "--steps",
-        "60",
+        "320",
         "--rollout-length",
         "5",
         "--device",
@@ -55,7 +55,7 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
 def test_resuming_takes_the_settings_of_the_discovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["discover", "--preset", "tiny", "--minutes", "1e-9"]) == 0
     folder = tmp_path / "discovery-seed0"
-    assert f"stopped; go on with `disco-torch discover --resume {folder}`" in capsys.readouterr().out.replace("\n", "")
+    assert f"stopped; resume with `disco-torch discover --resume {folder}`" in capsys.readouterr().out.replace("\n", "")
     assert main(["discover", f"--resume={folder}", "--minutes", "0", "--meta-updates", "5", "--speed", "plain"]) == 0
     assert last_state(folder)["counters"]["meta_updates"] == 5
     assert DiscoveryFolder.open(folder).config.meta_updates == 5
@@ -130,7 +130,7 @@ def test_processes_of_torchrun_stop_together(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     out, _ = process.communicate(timeout=60)
     # The launcher says in its own words that it was told to stop; the discovery has ended well and once.
-    assert out.count("stopped; go on with `disco-torch discover --resume") == 1 and "in 2 processes" in out
+    assert out.count("stopped; resume with `disco-torch discover --resume") == 1 and "in 2 processes" in out
     meta_updates = last_state(folder)["counters"]["meta_updates"]
     summary = json.loads((folder / "summary.json").read_text())
     assert meta_updates >= 3 and (summary["meta_updates"], summary["finished"]) == (meta_updates, False)

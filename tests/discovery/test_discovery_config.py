@@ -68,8 +68,10 @@ def test_what_is_refused(changes: dict[str, Any], message: str) -> None:
             {"habitats": (CATCH, HabitatConfig(agents=0))},
             r"`habitats` must name at least one environment, each with at leas",
         ),
-        ({"learning_rates": ()}, r"`learning_rates` must be greater than 0, got \[\]"),
-        ({"learning_rates": (1e-3, 0.0)}, r"`learning_rates` must be greater than 0, got \[0.001, 0.0\]"),
+        ({"learning_rates": ()}, r"`learning_rates` must be finite and greater than 0, got \[\]"),
+        ({"learning_rates": (1e-3, 0.0)}, r"`learning_rates` must be finite and greater than 0, got \[0.001, 0.0\]"),
+        ({"learning_rates": (float("nan"),)}, r"`learning_rates` must be finite and greater than 0, got \[nan\]"),
+        ({"learning_rates": (float("inf"),)}, r"`learning_rates` must be finite and greater than 0, got \[inf\]"),
     ],
 )
 def test_groups_that_are_refused(settings: dict[str, Any], message: str) -> None:

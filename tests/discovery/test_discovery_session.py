@@ -13,10 +13,9 @@ from small_discoveries import PAPER, TINY_AGENT, assert_same
 from small_groups import CATCH, CHAIN, REPLAY, SLIDING, Watched, assert_close, assert_close_trees, poison, tiny_config
 
 from disco_torch import AdamConfig
-from disco_torch.discovery import DiscoverySession, World
-from disco_torch.discovery import group as group_module
+from disco_torch.discovery import DiscoverySession, World, schedule
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
-from disco_torch.discovery.records import GroupGradient
+from disco_torch.discovery.group_state import GroupGradient
 from disco_torch.optim import adam_init, adam_update, apply_updates, flat
 from disco_torch.types import Params
 
@@ -286,27 +285,16 @@ def test_a_traced_session_is_the_plain_one_and_goes_on_to_the_last_bit() -> None
 
 def test_updates_without_logs_are_the_same_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config(CATCH, speed="traced", window=2, rollout_length=2, valid_length=2)
-    quiet, loud = DiscoverySession(config), DiscoverySession(config)
-    loud.advance()
-    monkeypatch.setattr(group_module, "FEW_UPDATES", 0)
-    quiet.advance()
-    assert [len(each.groups[0]._update_silently._recordings) for each in (quiet, loud)] == [1, 0]
+    loud = DiscoverySession(config)
+    monkeypatch.setattr(schedule, "FEW_UPDATES", 0)
+    quiet = DiscoverySession(config)
+    for session in (loud, quiet):
+        session.advance()
+    steps = [session.groups[0].schedule.steps for session in (quiet, loud)]
+    assert [each.update_agents_silently is each.update_agents for each in steps] == [False, True]
+    assert [len(each.update_agents_silently._recordings) for each in steps] == [1, 1]
     assert_same(stored(quiet), stored(loud))
     assert quiet.read_metrics() == loud.read_metrics()
-
-
-def test_a_way_back_in_halves_is_the_whole_one() -> None:
-    """As on a GPU; half of the work is done before the cotangent is known."""
-    config = tiny_config(CATCH, speed="traced", window=2, rollout_length=2, valid_length=2)
-    whole, halves = DiscoverySession(config), DiscoverySession(config)
-    through = halves.groups[0]._through
-    through.apart = True
-    for session in (whole, halves):
-        session.advance()
-    assert_same(stored(halves), stored(whole))
-    ((first, second, _),) = through._recordings.values()
-    sizes = [sum(node.op == "call_function" for node in half.graph.nodes) for half in (first, second)]
-    assert sizes[0] > 0.4 * sum(sizes)
 
 
 def test_a_checkpoint_of_another_device_goes_on_with_other_numbers() -> None:
@@ -315,7 +303,7 @@ def test_a_checkpoint_of_another_device_goes_on_with_other_numbers() -> None:
     state = stored(session) | {"device": "cuda"}
     other = make_session(**QUICK)
     fresh = other.groups[0].generator.get_state()
-    with pytest.warns(UserWarning, match="the checkpoint is of a discovery on cuda; it goes on on cpu with other random"):
+    with pytest.warns(UserWarning, match="the checkpoint is of a discovery on cuda; it continues on cpu with other random"):
         other.load_state_dict(state)
     assert torch.equal(other.groups[0].generator.get_state(), fresh)
     assert_same(other.rule_params, session.rule_params)
@@ -325,7 +313,7 @@ def test_a_checkpoint_of_other_settings() -> None:
     session = make_session(**QUICK)
     session.advance()
     state = stored(session)
-    with pytest.raises(ValueError, match=r"the checkpoint holds \d+ parts of a state, \d+ are needed; other settings\?"):
+    with pytest.raises(ValueError, match="the checkpoint's `groups/0/agents/rings/0/observations` is missing; use the set"):
         make_session(**QUICK, replay_capacity=6, fresh_validation=True).load_state_dict(state)
 
 

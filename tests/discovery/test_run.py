@@ -19,12 +19,12 @@ from small_discoveries import PAPER, assert_same, end, last_state, metrics_of, r
 from disco_torch import DiscoUpdateRule, load_rule
 from disco_torch.cli import main
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.processes import ProcessLost, World
+from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.provenance import read_commit
-from disco_torch.discovery.record import DiscoveryFolder
 from disco_torch.discovery.run import discover
 from disco_torch.discovery.session import DiscoverySession
-from disco_torch.training.checkpoint import list_checkpoints, load_checkpoint
+from disco_torch.runs import ProcessLost, World
+from disco_torch.runs.checkpoint import list_checkpoints, load_checkpoint
 from disco_torch.training.folder import RunFolder
 from disco_torch.weights.files import read_file
 from disco_torch.weights.parameters import plain_metadata
@@ -75,7 +75,8 @@ def assert_same_runs(a: Path, b: Path) -> None:
 def assert_close_rules(a: Path, b: Path) -> None:
     ours, theirs = last_state(a), last_state(b)
     assert ours["counters"] == theirs["counters"]
-    for value, other in zip(ours["rule"], theirs["rule"], strict=True):
+    assert ours["rule"].keys() == theirs["rule"].keys()
+    for value, other in zip(ours["rule"].values(), theirs["rule"].values(), strict=True):
         assert value.dtype == torch.float64
         torch.testing.assert_close(value, other, rtol=0, atol=1e-10)
 
@@ -188,6 +189,7 @@ def test_what_cannot_begin_or_go_on(tmp_path: Path) -> None:
         run(small_config(tmp_path / "runs", start="nowhere"))
     assert not (tmp_path / "runs").exists()
     folder = DiscoveryFolder.create(small_config(tmp_path))
+    folder.metrics.write_text('{"meta_updates": 1}\n')  # its checkpoints are lost
     with pytest.raises(ValueError, match="a run can be resumed once it has written one"):
         run(resume=folder.path)
     with pytest.raises(ValueError, match=r"must be the folder of a training run, got .*, which is of another kind"):
@@ -297,7 +299,7 @@ def test_one_that_dies_stops_the_others_with_a_message(tmp_path: Path, victim: i
     assert codes[victim] == -signal.SIGKILL and codes[1 - victim] == 2
     error = (tmp_path / f"{1 - victim}.txt").read_text()
     assert error == (
-        "disco-torch: another process of this discovery has died or does not answer; resume with `torchrun ... -m "
+        "disco-torch: another process of this run has died or does not answer; resume with `torchrun ... -m "
         f"disco_torch discover --resume {folder}`.\n"
     )
     reached = newest(folder)
@@ -309,8 +311,15 @@ def test_one_that_dies_stops_the_others_with_a_message(tmp_path: Path, victim: i
 
 def test_a_process_that_is_lost_before_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def lost(world: World, flag: bool) -> bool:
-        raise ProcessLost("another process of this discovery has died or does not answer")
+        raise ProcessLost("another process of this run has died or does not answer")
 
     monkeypatch.setattr(World, "any", lost)
-    with pytest.raises(ProcessLost, match="has died or does not answer; it had not written a checkpoint yet, begin it anew"):
+    with pytest.raises(ProcessLost, match="has died or does not answer; it had not written a checkpoint yet, start it"):
         run(small_config(tmp_path))
+
+
+def test_a_discovery_killed_before_its_first_checkpoint_starts_again(tmp_path: Path, loop: Any) -> None:
+    changes, whole = loop
+    killed = DiscoveryFolder.create(small_config(tmp_path, name="killed", **changes)).path
+    run(resume=killed)
+    assert_same_runs(killed, whole)

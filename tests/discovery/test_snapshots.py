@@ -14,7 +14,7 @@ from small_groups import tiny_config
 from disco_torch import DiscoUpdateRule, load_rule
 from disco_torch.discovery import DiscoverySession
 from disco_torch.discovery.snapshots import load_start, moments_path
-from disco_torch.training.checkpoint import load_checkpoint
+from disco_torch.runs.checkpoint import load_checkpoint
 from disco_torch.types import tree_map
 
 QUICK = {"rollout_length": 3, "valid_length": 3, "window": 1}

@@ -141,7 +141,7 @@ def test_what_learns_is_told_of_the_cuts(changes: dict[str, Any]) -> None:
     for agent in range(2):
         by_hand = meta_gradient_by_hand(watched, agent, watched.updates[-3:])
         assert_close(pick(gradient.grads, agent), by_hand)
-    rings = watched.group.state.rings
+    rings = watched.group.state.replay
     assert rings is None or (rings.trajectories.truncations is not None and rings.trajectories.truncations.any())
 
 
@@ -150,7 +150,7 @@ def test_nothing_is_carried_where_no_environment_truncates() -> None:
     watched.group.advance(params_of(random_rule()))
     assert not watched.group.habitats.truncates
     assert all(update.batch.truncations is None for update in watched.updates)
-    assert watched.group.state.rings is not None and watched.group.state.rings.trajectories.truncations is None
+    assert watched.group.state.replay is not None and watched.group.state.replay.trajectories.truncations is None
 
 
 def test_all_processes_carry_truncations_if_one_does() -> None:
@@ -180,7 +180,7 @@ def test_a_discovery_with_time_limits_resumes_to_the_last_bit() -> None:
 def test_a_step_that_was_not_executed_is_not_in_the_meta_loss() -> None:
     group = make_group(tiny_config(WALKS))
     uniforms, worlds = group.habitats.draws(12, torch.Generator().manual_seed(5))
-    _, rollout, _ = group._act_rows(group.state.learners.params, group.state.acting, uniforms, worlds)
+    _, rollout, _ = group.schedule.steps.collect(group.state.learners.params, group.state.acting, uniforms, worlds)
     valid, params = pick(rollout, 0), pick(group.state.learners.params, 0)
     out, _ = group.agent.unroll(params, valid.observations)
     value_out, *_ = group.value_function.estimate(pick(group.state.values, 0), valid, out["logits"])

@@ -169,7 +169,7 @@ def test_wrong_actions():
         act(env, [0, 2])
     with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. 1, got -1 at \[0\]"):
         act(env, [-1, 0])
-    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[1\]; it needs one action for each copy"):
+    with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[1\]; it needs one action for each environment"):
         act(env, [0])
     with pytest.raises(ValueError, match=r"`actions` must be integers, got torch.float32"):
         act(env, [0.0, 1.0])
@@ -186,7 +186,7 @@ def cartpole_run(seed: int, **kwargs) -> torch.Tensor:
 def test_same_generator_same_run():
     first, again, other = cartpole_run(1), cartpole_run(1), cartpole_run(2)
     assert torch.equal(first, again) and not torch.equal(first, other)
-    assert not torch.equal(first[0, 0], first[0, 1]), "each copy has a seed of its own"
+    assert not torch.equal(first[0, 0], first[0, 1]), "each environment has a seed of its own"
 
 
 def test_the_vector_version_of_an_environment():
@@ -220,7 +220,7 @@ def test_dtypes_and_device():
     assert env.reset(torch.Generator())[0] is None
 
 
-def test_images_show_copy_0():
+def test_images_show_environment_0():
     singles = [Scripted(spaces.Discrete(2), [0], render_mode="rgb_array") for _ in range(2)]
     env = adapter(*singles)
     begin(env)
@@ -257,29 +257,31 @@ def fails(env: GymnasiumEnvironment, steps: int, pattern: str) -> None:
         (RuntimeError("out of fuel"), "RuntimeError: out of fuel"),
     ],
 )
-def test_bad_observations_name_environment_step_and_copy(observation, problem):
+def test_bad_observations_name_environment_step_and_index(observation, problem):
     env = adapter(Scripted(BOX, [GOOD]), Scripted(BOX, [GOOD, GOOD, observation]), Scripted(BOX, [GOOD]))
-    fails(env, 2, f"environment 'toy' failed at step 2 in copy 1: {problem}.* Close it and make a new one")
+    fails(env, 2, f"environment 'toy' failed at step 2 in environment 1: {problem}.* Close it and make a new one")
 
 
 def test_failures_at_reset():
     env = adapter(Scripted(BOX, [GOOD]), Scripted(BOX, [np.full(2, np.nan, np.float32)]))
-    with pytest.raises(EnvironmentFailure, match="'toy' failed at step 0 in copy 1: observation must be finite"):
+    with pytest.raises(EnvironmentFailure, match="'toy' failed at step 0 in environment 1: observation must be finite"):
         begin(env)
-    with pytest.raises(EnvironmentFailure, match="'toy' failed at step 0 in copy 0: OSError: no such game"):
+    with pytest.raises(EnvironmentFailure, match="'toy' failed at step 0 in environment 0: OSError: no such game"):
         begin(adapter(Scripted(BOX, [OSError("no such game")])))
 
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e300])
 def test_bad_rewards(reward):
     env = adapter(Scripted(BOX, [GOOD]), Scripted(BOX, [GOOD], rewards=[0.0, reward]))
-    fails(env, 2, f"failed at step 2 in copy 1: the reward must be a finite float32, got {reward}".replace("+", r"\+"))
+    fails(
+        env, 2, f"failed at step 2 in environment 1: the reward must be a finite float32, got {reward}".replace("+", r"\+")
+    )
 
 
 def test_digits_outside_of_their_space():
     space = spaces.Dict({"n": spaces.Discrete(3), "x": BOX})
     env = adapter(Scripted(space, [{"n": 0, "x": GOOD}]), Scripted(space, [{"n": 0, "x": GOOD}, {"n": 3, "x": GOOD}]))
-    fails(env, 1, r"in copy 1: observation\['n'\] must lie in Discrete\(3\), got 3 at \[0\]")
+    fails(env, 1, r"in environment 1: observation\['n'\] must lie in Discrete\(3\), got 3 at \[0\]")
 
 
 class Fake(gymnasium.vector.VectorEnv):
@@ -314,19 +316,26 @@ TWO, NO = np.zeros((2, 2), np.float32), np.zeros(2, bool)
 )
 def test_answers_of_the_wrong_form(answer, problem):
     env = GymnasiumEnvironment(Fake(BOX, TWO, *answer))
-    fails(env, 1, f"environment 'Fake' failed at step 1 in all copies or one that could not be told: {problem}")
+    fails(env, 1, f"environment 'Fake' failed at step 1 in all environments or one that could not be told: {problem}")
 
 
-@pytest.mark.parametrize("infos", [{}, {"final_obs": np.array([GOOD, None], dtype=object)}])
-def test_a_missing_last_observation(infos):
+@pytest.mark.parametrize(
+    ("infos", "problem"),
+    [
+        ({}, "of an episode that ended, as in autoreset mode 'same_step'"),
+        ({"final_obs": None}, "of an episode that ended, as in autoreset mode 'same_step'"),
+        ({"final_obs": np.array([GOOD, None], dtype=object)}, "of a truncated episode"),
+    ],
+)
+def test_a_missing_last_observation(infos, problem):
     env = GymnasiumEnvironment(Fake(BOX, TWO, TWO, np.zeros(2), NO, np.array([False, True]), infos))
-    fails(env, 1, r"in copy 1: info\['final_obs'\] must hold the last observation of a truncated episode")
+    fails(env, 1, rf"in environment 1: info\['final_obs'\] must hold the last observation {problem}")
 
 
 def test_a_bad_last_observation():
     finals = np.array([None, np.array([0.0, np.nan], np.float32)], dtype=object)
     env = GymnasiumEnvironment(Fake(BOX, TWO, TWO, np.zeros(2), NO, np.array([False, True]), {"final_obs": finals}))
-    fails(env, 1, r"in copy 1: final_obs must be finite, got nan at \[1\]")
+    fails(env, 1, r"in environment 1: final_obs must be finite, got nan at \[1\]")
 
 
 def test_parts_that_are_missing():
@@ -344,19 +353,31 @@ def test_parts_that_are_missing():
 @pytest.mark.filterwarnings("ignore:.*(ERROR|Worker)")
 def test_an_error_in_a_worker():
     singles = [Scripted(BOX, [GOOD]), Scripted(BOX, [GOOD, GOOD, KeyError("door")]), Scripted(BOX, [GOOD])]
-    fails(adapter(*singles, vector=AsyncVectorEnv), 2, "'toy' failed at step 2 in copy 1: KeyError: .*door")
+    fails(adapter(*singles, vector=AsyncVectorEnv), 2, "'toy' failed at step 2 in environment 1: KeyError: .*door")
 
 
-@pytest.mark.parametrize("copy", [0, 2])
-def test_a_worker_that_dies(copy):
+@pytest.mark.parametrize("index", [0, 2])
+def test_a_worker_that_dies(index):
     env = adapter(*[Scripted(BOX, [GOOD]) for _ in range(3)], vector=AsyncVectorEnv)
     begin(env)
     act(env)
     processes = env.env.processes
-    os.kill(processes[copy].pid, signal.SIGKILL)
+    os.kill(processes[index].pid, signal.SIGKILL)
     with pytest.raises(
-        EnvironmentFailure, match=f"'toy' failed at step 2 in copy {copy}: its process died with exit code -9"
+        EnvironmentFailure, match=f"'toy' failed at step 2 in environment {index}: its process died with exit code -9"
     ):
         act(env)
     env.close()
     assert not any(process.is_alive() for process in processes) and env.env.closed
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(0, 1, (0,)), spaces.Box(0, 1, (3, 0)), spaces.Dict({}), spaces.Tuple([spaces.Box(0, 1, (0,))])]
+)
+def test_a_space_without_any_number(space):
+    with pytest.raises(
+        ValueError, match=r"`single_observation_space` must hold at least one number, got .*, which holds none"
+    ):
+        GymnasiumEnvironment(Fake(space, TWO))
+    env = GymnasiumEnvironment(Fake(spaces.Dict({"a": BOX, "b": spaces.Box(0, 1, (0,))}), TWO))
+    assert [leaf.numel() for leaf in tree_leaves(env.observation_example)] == [2, 0]

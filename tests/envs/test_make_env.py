@@ -41,6 +41,8 @@ def test_unknown_names_without_near_ones():
         make_env("ALE/Qx", 1)
 
 
-def test_number_of_copies():
-    with pytest.raises(ValueError, match="`num_envs` must be greater than 0, got 0; it is the number of copies"):
+def test_number_of_environments():
+    with pytest.raises(
+        ValueError, match="`num_envs` must be greater than 0, got 0; it is the number of parallel environments"
+    ):
         make_env("CartPole-v1", 0)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
+
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -9,8 +12,9 @@ from counting import BOTH, NUM_ACTIONS, SCRIPTS, TERMINATED, TRUNCATED, Counting
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from disco_torch.data import loss_mask, rule_inputs
-from disco_torch.envs import GymnasiumEnvironment
+from disco_torch.envs import EnvironmentFailure, GymnasiumEnvironment, make_gymnasium
 from disco_torch.envs.base import EnvStep
+from disco_torch.envs.final_observations import CopyFinalObservation
 from disco_torch.types import Rollout
 
 B = len(SCRIPTS)
@@ -203,12 +207,23 @@ def test_last_observations_may_come_as_one_array():
     assert all(fields_equal(x, y) for x, y in zip(same, whole, strict=True))
 
 
-class Silent(SyncVectorEnv):
-    """Says nothing of its autoreset mode."""
+class Silent:
+    """A vector environment that says nothing of its autoreset mode."""
 
-    def __init__(self, **kwargs):
-        super().__init__(COPIES, **kwargs)
-        del self.metadata["autoreset_mode"]
+    metadata: dict = {}  # noqa: RUF012
+    spec = None
+
+    def __init__(self, mode: AutoresetMode = AutoresetMode.NEXT_STEP):
+        self._env = SyncVectorEnv(COPIES, autoreset_mode=mode)
+
+    @property
+    def unwrapped(self):
+        return self
+
+    def __getattr__(self, name):
+        if name == "autoreset_mode":
+            raise AttributeError(name)
+        return getattr(self._env, name)
 
 
 def test_a_mode_that_is_missing_must_be_given():
@@ -224,6 +239,191 @@ def test_a_mode_that_does_not_exist_or_fit():
     with pytest.raises(ValueError, match=r"`autoreset_mode` must be one of 'same_step', .*, got 'sometimes'"):
         GymnasiumEnvironment(Silent(), autoreset_mode="sometimes")
     env = SyncVectorEnv(COPIES, autoreset_mode=AutoresetMode.SAME_STEP)
-    with pytest.raises(ValueError, match=r"must agree with .*, 'same_step', got 'next_step'; leave it out"):
+    with pytest.raises(ValueError, match=r"must agree with that of .*, 'same_step', got 'next_step'; leave it out"):
         GymnasiumEnvironment(env, autoreset_mode="next_step")
     GymnasiumEnvironment(SyncVectorEnv(COPIES), autoreset_mode="envpool")  # a pool says NEXT_STEP of itself
+
+
+class Ale(Silent):
+    """Keeps its mode as ale-py does: in a dictionary that all instances share, so that the last one made is heard."""
+
+    metadata: dict = {}  # noqa: RUF012
+
+    def __init__(self, mode: AutoresetMode):
+        super().__init__(mode)
+        self.metadata["autoreset_mode"] = mode
+
+
+class AleWithMode(Ale):
+    """The same, but the instance knows its own mode, too."""
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+def test_the_instance_is_asked_for_its_mode_before_its_class(mode):
+    env = AleWithMode(AutoresetMode[mode.upper()])
+    for other in AutoresetMode:
+        AleWithMode(other)
+        rows, _ = run(GymnasiumEnvironment(env), 20)
+        assert all(fields_equal(x, y) for x, y in zip(rows, run(make(mode), 20)[0], strict=True))
+        env = AleWithMode(AutoresetMode[mode.upper()])
+
+
+@pytest.mark.parametrize("mode", ["same_step", "next_step", "disabled"])
+def test_the_caller_knows_better_than_a_dictionary_of_the_class(mode):
+    env = Ale(AutoresetMode[mode.upper()])
+    for other in AutoresetMode:
+        Ale(other)
+        rows, _ = run(GymnasiumEnvironment(env, autoreset_mode=mode), 20)
+        assert all(fields_equal(x, y) for x, y in zip(rows, run(make(mode), 20)[0], strict=True))
+        env = Ale(AutoresetMode[mode.upper()])
+
+
+def test_a_mode_that_the_class_has_wrong_is_found_at_the_first_end():
+    env = Ale(AutoresetMode.SAME_STEP)
+    Ale(AutoresetMode.NEXT_STEP)
+    with pytest.raises(
+        EnvironmentFailure, match=r"'final_obs'\] came in autoreset mode 'next_step', .* give `autoreset_mode"
+    ):
+        run(GymnasiumEnvironment(env), 3)
+    env = Ale(AutoresetMode.NEXT_STEP)
+    Ale(AutoresetMode.SAME_STEP)
+    adapter = GymnasiumEnvironment(env)
+    with pytest.raises(
+        EnvironmentFailure, match=r"'final_obs'\] must hold .* reset by the next step, give `autoreset_mode`"
+    ):
+        run(adapter, 3)
+
+
+def test_a_mode_that_is_certain_needs_last_observations_of_truncated_episodes_alone():
+    """Terminated ones are not bootstrapped from, so an environment may leave them out."""
+
+    class NoFinals(SyncVectorEnv):
+        def step(self, actions):
+            *row, _ = super().step(actions)
+            return *row, {}
+
+    env = GymnasiumEnvironment(NoFinals([lambda: CountingEnv(0)], autoreset_mode=AutoresetMode.SAME_STEP))
+    rows, _ = run(env, 3)
+    assert rows[-1].episode_ends[0]
+    with pytest.raises(EnvironmentFailure, match="must hold the last observation"):
+        run(env, 6)
+
+
+class ReusingEnv(CountingEnv):
+    """Writes every observation into one array, which it hands out; `way` says what its reset returns."""
+
+    def __init__(self, copy: int = 0, way: str = "the array"):
+        super().__init__(copy)
+        self.array, self.way = np.zeros(3, np.float32), way
+
+    def observe(self) -> np.ndarray:
+        self.array[:] = super().observe()
+        return self.array
+
+    def reset(self, *, seed=None, options=None):
+        observation, info = super().reset(seed=seed, options=options)
+        return (observation.copy() if self.way == "a copy" else observation), info
+
+
+def reusing(way: str):
+    return [lambda copy=copy: ReusingEnv(copy, way) for copy in range(B)]
+
+
+STEPS = 500
+
+
+def assert_rows_of_fresh_arrays(env: GymnasiumEnvironment, mode: str, steps: int = STEPS) -> None:
+    """The rows are those of environments that make a new array for each observation, over hundreds of truncations."""
+    try:
+        rows, _ = run(env, steps)
+    finally:
+        env.close()
+    fresh, _ = run(make(mode), steps)
+    assert sum(int(row.truncations.sum()) for row in fresh) > 200
+    assert all(fields_equal(x, y) for x, y in zip(rows, fresh, strict=True))
+
+
+@pytest.mark.parametrize("way", ["the array", "a copy"])
+@pytest.mark.parametrize("mode", ["same_step", "disabled", "next_step"])
+def test_environments_may_reuse_their_array(mode, way):
+    env = GymnasiumEnvironment(SyncVectorEnv(reusing(way), autoreset_mode=AutoresetMode[mode.upper()]))
+    assert_rows_of_fresh_arrays(env, mode)
+
+
+def test_an_adapter_around_environments_that_are_wrapped_already():
+    vector = SyncVectorEnv(reusing("the array"), autoreset_mode=AutoresetMode.SAME_STEP)
+    GymnasiumEnvironment(vector)
+    env = GymnasiumEnvironment(vector)
+    assert not isinstance(vector.envs[0].env, CopyFinalObservation)
+    assert_rows_of_fresh_arrays(env, "same_step")
+
+
+@pytest.mark.parametrize("shared_memory", [True, False])
+@pytest.mark.parametrize("mode", ["disabled", "next_step"])
+def test_workers_may_reuse_their_array(mode, shared_memory):
+    vector = AsyncVectorEnv(reusing("the array"), autoreset_mode=AutoresetMode[mode.upper()], shared_memory=shared_memory)
+    assert_rows_of_fresh_arrays(GymnasiumEnvironment(vector), mode)
+
+
+@pytest.mark.parametrize("way", ["the array", "a copy"])
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_make_gymnasium_copies_last_observations(kind, way):
+    gymnasium.register("Reusing-v0", entry_point=ReusingEnv)
+    try:
+        env = make_gymnasium("Reusing-v0", 2, vectorization_mode=kind, way=way, wrappers=[AddOne])
+        rows, _ = run(env, STEPS)
+        env.close()
+    finally:
+        del gymnasium.registry["Reusing-v0"]
+    fresh, _ = run(
+        GymnasiumEnvironment(SyncVectorEnv([lambda: AddOne(CountingEnv(0))] * 2, autoreset_mode="SameStep")), STEPS
+    )
+    assert sum(int(row.truncations.sum()) for row in rows) > 200
+    assert all(fields_equal(x, y) for x, y in zip(rows, fresh, strict=True))
+
+
+class AddOne(gymnasium.Wrapper):
+    """Changes the array in place, as a wrapper may; its last observations are those that are copied."""
+
+    def step(self, action):
+        observation, *rest = self.env.step(action)
+        observation += 1
+        return observation, *rest
+
+
+def test_workers_of_the_caller_that_overwrite_last_observations_are_reported():
+    env = GymnasiumEnvironment(AsyncVectorEnv(reusing("the array"), autoreset_mode=AutoresetMode.SAME_STEP), name="toy")
+    try:
+        with pytest.warns(UserWarning, match="'toy': in each of the first .* equals the first of the next .* DISABLED"):
+            run(env, 30)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run(env, 30)  # once is enough
+    finally:
+        env.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        env = GymnasiumEnvironment(AsyncVectorEnv(COPIES, autoreset_mode=AutoresetMode.SAME_STEP))
+        run(env, 30)
+        env.close()
+
+
+class SharedFinals(Silent):
+    """Hands over last observations in the array of the first ones, as a careless vector environment might."""
+
+    autoreset_mode = AutoresetMode.SAME_STEP
+
+    def step(self, actions):
+        batch, rewards, terminated, truncated, infos = self._env.step(actions)
+        if "final_obs" in infos:
+            infos["final_obs"] = batch
+        return batch, rewards, terminated, truncated, infos
+
+
+def test_last_observations_in_the_memory_of_the_first_are_refused():
+    env = GymnasiumEnvironment(SharedFinals(AutoresetMode.SAME_STEP))
+    with pytest.raises(EnvironmentFailure, match=r"step 1 in environment 1: info\['final_obs'\] must not share the memory"):
+        run(env, 3)

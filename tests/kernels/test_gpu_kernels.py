@@ -66,6 +66,30 @@ def test_the_lstm_of_several_rules_and_no_second_derivative() -> None:
         grad(lambda weight: grad(loss)(weight).sum())(weight)
 
 
+def test_the_lstm_on_two_streams_of_a_captured_graph() -> None:
+    """Each fills the GPU: a launch that was not cooperative could wait for programs that never start."""
+    lstm, x, resets = LSTM(3, 256).cuda(), draw(5, 2100, 3), draw(5, 2100) > 1.0
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        side = SideStream()
+        first = side(lambda state: reversed_hiddens(lstm, state, resets), x)
+        second = reversed_hiddens(lstm, 2.0 * x, resets)
+        side.wait()
+        return first + second
+
+    recorded = Recorded(fn, Speed(capture=True))
+    for scale in (1.0, 0.5):
+        want = [lstm.unroll(k * scale * x, resets, lstm.initial_state(2100), reverse=True)[0] for k in (1.0, 2.0)]
+        torch.testing.assert_close(recorded(scale * x), want[0] + want[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_launch_that_cannot_be_resident_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lstm_gpu, "tiles_that_fit", lambda *args: 1000)
+    lstm, x = LSTM(3, 256).cuda(), draw(2, 16000, 3)
+    with pytest.raises(Exception, match="cooperative"), torch.no_grad():
+        reversed_hiddens(lstm, x, torch.zeros(2, 16000, dtype=torch.bool).cuda())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_hidden_states_of_all_actions(dtype: torch.dtype) -> None:
     cell, recurrent, rows = draw(21, 40).to(dtype), draw(21, 160, seed=1).to(dtype), draw(3, 160, seed=2)

@@ -70,24 +70,25 @@ def test_forward_derivatives_flow_without_a_graph() -> None:
 
 
 @pytest.mark.parametrize(
-    ("memory", "precision", "B", "expected"),
+    ("processors", "memory", "precision", "B", "expected"),
     [
-        (233472, "high", 64, (16, 16, 16)),  # an H200: two programs to each of its 132 processors
-        (233472, "high", 2048, (16, 16, 32)),
-        (233472, "highest", 2048, (16, 8, 32)),  # matmuls as good as float32 take twice the memory
-        (101376, "high", 2048, (16, 8, 32)),
-        (100352, "high", 2048, (16, 8, 16)),
-        (65536, "high", 2048, None),
+        (132, 233472, "high", 64, (16, 16)),  # an H200: two programs to each of its 132 processors
+        (132, 233472, "high", 2048, (16, 32)),
+        (132, 233472, "highest", 2048, (8, 32)),  # matmuls as good as float32 take twice the memory
+        (132, 101376, "high", 2048, (8, 32)),
+        (132, 100352, "high", 2048, (8, 16)),
+        (132, 65536, "high", 2048, None),
+        (6, 233472, "high", 2048, None),
     ],
 )
-def test_programs_of_the_gpu_kernels_fit_together(
-    monkeypatch: pytest.MonkeyPatch, memory: int, precision: str, B: int, expected: tuple[int, int, int] | None
+def test_the_programs_of_a_launch_fit_on_the_gpu_together(
+    monkeypatch: pytest.MonkeyPatch, processors: int, memory: int, precision: str, B: int, expected: tuple[int, int] | None
 ) -> None:
-    gpu = types.SimpleNamespace(multi_processor_count=132, shared_memory_per_multiprocessor=memory)
+    gpu = types.SimpleNamespace(multi_processor_count=processors, shared_memory_per_multiprocessor=memory)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: gpu)
     monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: precision)
+    monkeypatch.setattr(lstm_gpu, "has_triton", lambda device: True)
     device = torch.device("cuda")
-    if expected is None:
-        assert lstm_gpu.programs_per_processor(lstm_gpu.ROWS[0], 256, device) == 0  # then the plain twin is used
-        return
-    assert lstm_gpu.tiling(B, 256, device) == expected
+    assert lstm_gpu.is_supported(torch.zeros(1), 256) == (expected is not None)  # else the plain twin is used
+    if expected is not None:
+        assert lstm_gpu.tiling(B, 256, device) == expected

@@ -12,7 +12,6 @@ from torch.func import grad, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from disco_torch.kernels.compiling import compiled, write_back
-from disco_torch.kernels.graphs import written_into
 from disco_torch.kernels.passes import (
     MATMULS,
     NARROW,
@@ -24,6 +23,7 @@ from disco_torch.kernels.passes import (
     run_passes,
     separate_biases,
 )
+from disco_torch.kernels.private import written_into
 from disco_torch.layers import MLP
 
 aten = torch.ops.aten

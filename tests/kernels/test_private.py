@@ -12,7 +12,8 @@ from torch import fx
 
 import disco_torch
 from disco_torch.kernels import private
-from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wrapped, is_write, written_arguments
+from disco_torch.kernels.compiling import GPU_OPTIONS
+from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wrapped, is_write, written_into
 
 PACKAGE = Path(disco_torch.__file__).parent
 TREES = "torch.utils._pytree"
@@ -63,6 +64,13 @@ def test_this_version_of_pytorch_has_the_name(name: str) -> None:
         found = getattr(found, part)
 
 
+@pytest.mark.parametrize("name", [*GPU_OPTIONS, "pattern_matcher"])
+def test_this_version_of_pytorch_has_the_compiler_option(name: str) -> None:
+    import torch._inductor
+
+    assert name in torch._inductor.list_options(), f"`torch.compile` of PyTorch {torch.__version__} has no option {name}"
+
+
 def test_all_names_that_the_file_uses_are_listed() -> None:
     used = private_names(Path(private.__file__).read_text())
     assert used and all(any(known.startswith(name) for known in PRIVATE_NAMES) for name in used), used
@@ -107,4 +115,4 @@ def test_what_they_are_used_for() -> None:
     write = graph.call_function(torch.ops.aten.add_.Tensor, (view, a))
     assert [is_view(node) for node in (a, view, write)] == [False, True, False]
     assert [is_write(node) for node in (a, view, write)] == [False, False, True]
-    assert written_arguments(write) == [view]
+    assert written_into(graph) == {a, view, write}

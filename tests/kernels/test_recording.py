@@ -231,6 +231,23 @@ def test_compiled_is_the_plain_function() -> None:
             torch.testing.assert_close(compiled(*args), gradients(*args), rtol=1e-12, atol=1e-14)
 
 
+def test_parameters_in_a_compiled_function_are_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With parameters in the graph the compiler would prepare a backward pass, which a carried state makes impossible."""
+    graphs: list[torch.fx.GraphModule] = []
+
+    def compiler(graph: torch.fx.GraphModule, **options: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    layer = torch.nn.Linear(3, 3).double()
+    run = Recorded(lambda x: layer(x).relu(), Speed(trace=True, compile=True))
+    torch.testing.assert_close(run(draw(2, 3)), layer(draw(2, 3)).relu().detach())
+    held = [getattr(graphs[0], str(node.target)) for node in graphs[0].graph.find_nodes(op="get_attr")]
+    assert len(held) == 2 and not any(x.requires_grad for x in held)
+    assert {x.data_ptr() for x in held} == {x.data_ptr() for x in layer.parameters()}
+
+
 def test_capture_does_nothing_on_a_cpu() -> None:
     recorded = Recorded(lambda x: x + 1, Speed(trace=True, capture=True))
     with warnings.catch_warnings():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from disco_torch import AdamConfig, AgentConfig, TrainConfig
-from disco_torch.training.checkpoint import load_checkpoint
+from disco_torch.runs.checkpoint import load_checkpoint
 
 TIMING = ("seconds", "steps_per_second", "updates_per_second", "minutes_left")
 TINY_AGENT = AgentConfig(dense=(8,), lstm_size=8, head_mlp_hiddens=(8,))

@@ -110,9 +110,9 @@ def catch_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_agent_of_a_run(catch_run: Path) -> None:
     trained = load_run(catch_run, "cpu")
-    stored = last_state(catch_run)["learner"]
-    for param, leaf in zip(trained.params.values(), stored, strict=False):
-        assert torch.equal(param, leaf)
+    stored = last_state(catch_run)["learning"]
+    for name, param in trained.params.items():
+        assert torch.equal(param, stored[f"learner/params/{name}"])
     env = trained.make_env(5)
     assert isinstance(env, Catch) and (env.rows, env.columns, env.num_envs) == (4, 3, 5)
     result = evaluate(trained.agent, trained.params, env, 20)

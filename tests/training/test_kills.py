@@ -14,7 +14,7 @@ import pytest
 from small_runs import assert_same, last_state, metrics_of
 
 from disco_torch.cli import main
-from disco_torch.training.checkpoint import list_checkpoints, load_checkpoint
+from disco_torch.runs.checkpoint import list_checkpoints, load_checkpoint
 from disco_torch.training.folder import RunFolder
 
 STEPS_OF_A_ROLLOUT = 2 * 5

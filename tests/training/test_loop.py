@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -23,9 +24,8 @@ from small_runs import TIMING, assert_same, last_state, metrics_of, small_config
 
 from disco_torch import DiscoConfig, DiscoUpdateRule, EnvironmentFailure, TrainConfig, load_run, save_rule, train
 from disco_torch.envs import Catch
-from disco_torch.training.checkpoint import list_checkpoints
+from disco_torch.runs.checkpoint import checkpoint_path, list_checkpoints
 from disco_torch.training.folder import RunFolder
-from disco_torch.training.loop import stop_signals
 from disco_torch.training.session import TrainingSession
 
 RULES = ["actor-critic", "policy-gradient", "tiny disco"]
@@ -106,17 +106,21 @@ def test_the_seed_decides_the_run(tmp_path: Path) -> None:
     folders = [run(small_config(tmp_path, seed=seed)) for seed in (1, 1, 2)]
     assert metrics_of(folders[0]) == metrics_of(folders[1]) != metrics_of(folders[2])
     assert_same(last_state(folders[0]), last_state(folders[1]))
-    assert not torch.equal(last_state(folders[0])["learner"][0], last_state(folders[2])["learner"][0])
+    weights = [last_state(folder)["learning"]["learner/params/heads.logits.0.weight"] for folder in folders]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
 
 
 def test_a_last_rollout_may_go_past_the_last_step(tmp_path: Path) -> None:
     assert last_state(run(small_config(tmp_path, steps=37)))["counters"]["steps"] == 48
 
 
-def test_checkpoints_at_the_end_alone_and_one_of_them(tmp_path: Path) -> None:
-    for changes in ({"checkpoint_every": 0}, {"checkpoint_every": 1, "keep_checkpoints": 1}):
-        folder = run(small_config(tmp_path, **changes))
-        assert [path.name for path in list_checkpoints(folder / "checkpoints")] == ["checkpoint-000000010.pt"]
+@pytest.mark.parametrize(
+    ("changes", "kept"),
+    [({"checkpoint_every": 0}, [0, 10]), ({"checkpoint_every": 1, "keep_checkpoints": 1}, [10])],
+)
+def test_checkpoints_at_both_ends_alone_and_one_of_many(tmp_path: Path, changes: dict[str, Any], kept: list[int]) -> None:
+    folder = run(small_config(tmp_path, **changes))
+    assert list_checkpoints(folder / "checkpoints") == [checkpoint_path(folder / "checkpoints", count) for count in kept]
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -179,10 +183,35 @@ def test_going_on_after_the_newest_checkpoint_was_damaged(tmp_path: Path, stoppi
     assert metrics_of(folder) == metrics_of(whole)  # the lines behind the older checkpoint were written again, once
 
 
-def test_a_run_without_a_checkpoint_cannot_go_on(tmp_path: Path) -> None:
-    folder = RunFolder.create(small_config(tmp_path))
+def test_a_run_killed_before_its_first_checkpoint_starts_again(tmp_path: Path) -> None:
+    whole = run(small_config(tmp_path))
+    settings = dataclasses.replace(RunFolder.open(whole).config, name="killed")
+    killed = RunFolder.create(settings).path  # as far as a process gets before it writes anything else
+    run(resume=killed)
+    assert_same(last_state(killed), last_state(whole))
+    assert metrics_of(killed) == metrics_of(whole)
+
+
+def test_a_run_has_a_checkpoint_before_its_first_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(small_config(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingSession, "advance", lambda session: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            run(small_config(tmp_path, name="killed"))
+    killed = tmp_path / "killed"
+    assert list_checkpoints(killed / "checkpoints") == [checkpoint_path(killed / "checkpoints", 0)]
+    run(resume=killed)
+    assert_same(last_state(killed), last_state(whole))
+
+
+def test_a_run_that_lost_its_checkpoints_cannot_go_on(tmp_path: Path) -> None:
+    folder = run(small_config(tmp_path))
+    for path in list_checkpoints(folder / "checkpoints"):
+        path.unlink()
+    before = metrics_of(folder)
     with pytest.raises(ValueError, match="a run can be resumed once it has written one"):
-        train(resume=folder.path, view=False)
+        train(resume=folder, view=False)
+    assert metrics_of(folder) == before
     with pytest.raises(ValueError, match="`run` must be the folder of a run"):
         train(resume=tmp_path / "nowhere", view=False)
 
@@ -200,18 +229,6 @@ def test_a_run_that_cannot_begin_leaves_nothing(tmp_path: Path, changes: dict[st
     with pytest.raises(ValueError, match=message):
         run(small_config(tmp_path / "runs", **changes))
     assert not (tmp_path / "runs").exists()
-
-
-def test_signals_are_questions_until_the_second_interrupt() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with stop_signals() as asked:
-        assert not asked()
-        signal.raise_signal(signal.SIGTERM)
-        assert asked()
-        signal.raise_signal(signal.SIGTERM)  # a second one changes nothing
-        with pytest.raises(KeyboardInterrupt):
-            signal.raise_signal(signal.SIGINT)
-    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_training_outside_of_the_main_thread(tmp_path: Path) -> None:
@@ -312,13 +329,14 @@ def test_a_process_that_is_told_to_stop_leaves_a_checkpoint_and_ends_well(tmp_pa
         )
     for number, process in processes.items():
         folder = tmp_path / number.name
-        wait_for(lambda folder=folder: list_checkpoints(folder / "checkpoints"), process)
+        third = checkpoint_path(folder / "checkpoints", 3)
+        wait_for(lambda path=third: path.exists() or len(list_checkpoints(path.parent)) > 1, process)
         process.send_signal(number)
     for number, process in processes.items():
         folder = tmp_path / number.name
         out, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-        assert "stopped; go on with `disco-torch train --resume" in out and "Traceback" not in err
+        assert "stopped; resume with `disco-torch train --resume" in out and "Traceback" not in err
         rollouts = last_state(folder)["counters"]["rollouts"]
         assert rollouts >= 3 and json.loads((folder / "summary.json").read_text())["rollouts"] == rollouts
         assert load_run(folder, "cpu").params.keys()

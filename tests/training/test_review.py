@@ -28,8 +28,8 @@ from disco_torch import (
     train,
 )
 from disco_torch.cli import main
-from disco_torch.training.checkpoint import list_checkpoints, load_checkpoint
-from disco_torch.training.loop import TrainingDiverged
+from disco_torch.runs import RunDiverged
+from disco_torch.runs.checkpoint import list_checkpoints, load_checkpoint
 from disco_torch.training.session import TrainingSession
 
 
@@ -115,12 +115,14 @@ def test_the_value_function_learns_nothing_behind_a_time_limit() -> None:
 
 def test_a_run_that_diverges_stops_and_keeps_what_was_good(tmp_path: Path) -> None:
     config = small_config(tmp_path, optimizer=AdamConfig(learning_rate=1e30), checkpoint_every=1)
-    with pytest.raises(TrainingDiverged, match=r"the loss must be finite, got nan at step \d+ with learning rate 1e\+30"):
+    with pytest.raises(
+        RunDiverged, match=r"the loss must be finite, got nan with learning rate 1e\+30 at step \d+; .*from before"
+    ):
         train(config, view=False)
     checkpoints = tmp_path / "catch-actor-critic-seed0" / "checkpoints"
     assert list_checkpoints(checkpoints)
-    learner = load_checkpoint(checkpoints)["session"]["learner"]
-    assert all(torch.isfinite(leaf).all() for leaf in learner)
+    learning = load_checkpoint(checkpoints)["session"]["learning"]
+    assert all(torch.isfinite(leaf).all() for leaf in learning.values())
 
 
 def test_the_last_rollouts_are_in_the_metrics(tmp_path: Path) -> None:
@@ -139,8 +141,8 @@ def test_an_agent_is_evaluated_without_its_rule(tmp_path: Path) -> None:
     result = train(small_config(tmp_path, rule=str(tmp_path / "rule.safetensors")), view=False)
     (tmp_path / "rule.safetensors").unlink()
     trained = load_run(result.folder, "cpu")
-    stored = load_checkpoint(result.folder / "checkpoints")["session"]["learner"]
-    assert all(torch.equal(param, leaf) for param, leaf in zip(trained.params.values(), stored, strict=False))
+    stored = load_checkpoint(result.folder / "checkpoints")["session"]["learning"]
+    assert all(torch.equal(param, stored[f"learner/params/{name}"]) for name, param in trained.params.items())
     assert len(evaluate(trained.agent, trained.params, trained.make_env(2), 4).returns) == 4
 
 
@@ -148,7 +150,7 @@ def test_a_checkpoint_of_another_kind_of_device(tmp_path: Path) -> None:
     session = TrainingSession(small_config(tmp_path))
     session.advance()
     state = session.state_dict() | {"device": "cuda", "generator": torch.zeros(16, dtype=torch.uint8)}
-    with pytest.warns(UserWarning, match="is of a run on cuda; it goes on on cpu with other random numbers"):
+    with pytest.warns(UserWarning, match="is of a run on cuda; the run continues on cpu with other random numbers"):
         TrainingSession(small_config(tmp_path)).load_state_dict(state)
 
 

@@ -10,28 +10,12 @@ import torch
 from small_runs import assert_same, small_config
 
 from disco_torch.rules import ActorCritic, PolicyGradient
-from disco_torch.training.session import Counters, TrainingSession, resolve_device, resolve_rule
+from disco_torch.training.session import Counters, TrainingSession, resolve_rule
 from disco_torch.types import tree_map
 
 
 def session_of(tmp_path: Path, **changes: Any) -> TrainingSession:
     return TrainingSession(small_config(tmp_path, **changes))
-
-
-def test_devices() -> None:
-    assert resolve_device("cpu") == torch.device("cpu")
-    assert resolve_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def test_an_unknown_device_is_named() -> None:
-    with pytest.raises(ValueError, match="`device` must be `cpu`, `cuda` or `auto`, got 'tpu'"):
-        resolve_device("tpu")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_missing_gpu_is_named() -> None:
-    with pytest.raises(ValueError, match="`device` must be one that this machine has, got 'cuda:0' without a GPU; use cpu"):
-        resolve_device("cuda:0")
 
 
 def test_auto_is_the_embedded_rule() -> None:
@@ -173,6 +157,6 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
         ValueError, match="`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got 'katch'"
     ):
         session_of(tmp_path, env="katch", env_args={})
-    with pytest.raises(ValueError, match=r"the checkpoint holds \d+ parts of a state"):
+    with pytest.raises(ValueError, match=r"the checkpoint's `learning/learner/params/heads.v.0.weight` is missing; use the"):
         session_of(tmp_path).load_state_dict(session_of(tmp_path, rule="policy-gradient").state_dict())
     assert list(tmp_path.iterdir()) == []

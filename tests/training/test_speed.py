@@ -10,11 +10,11 @@ import torch
 from small_runs import assert_same, last_state, metrics_of, small_config
 
 from disco_torch import AdamConfig, Agent, AgentConfig, Learner, Rollout
-from disco_torch.kernels import SPEEDS, Recorded, Speed
+from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import DiscoConfig, DiscoUpdateRule, MetaNetConfig, UpdateRule
 from disco_torch.rules.meta_net import MetaRNNConfig
 from disco_torch.training import train
-from disco_torch.training.session import ALWAYS_LOGGED, TrainingSession, resolve_speed
+from disco_torch.training.session import ALWAYS_LOGGED, TrainingSession
 from disco_torch.types import Params
 from disco_torch.weights import load_rule
 
@@ -112,9 +112,3 @@ def test_a_run_may_go_on_at_another_speed(tmp_path: Path) -> None:
     folder = train(config, view=False).folder
     train(dataclasses.replace(config, speed="traced", steps=120), resume=folder, view=False)
     assert last_state(folder)["counters"]["updates"] == 9
-
-
-def test_speeds_by_name() -> None:
-    cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert resolve_speed("auto", cpu) == Speed() and resolve_speed("auto", gpu) == SPEEDS["captured"]
-    assert resolve_speed("compiled", cpu) == Speed(trace=True, compile=True, capture=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import http.server
 import sys
 import threading
+import time
 import types
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +35,7 @@ class Server:
 
     def __init__(self) -> None:
         self.content, self.status, self.missing_bytes, self.requests = CONTENT, 200, 0, 0
+        self.seconds_a_byte = 0.0
         outer = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -40,7 +44,13 @@ class Server:
                 self.send_response(outer.status)
                 self.send_header("Content-Length", str(len(outer.content) + outer.missing_bytes))
                 self.end_headers()
-                self.wfile.write(outer.content)
+                if not outer.seconds_a_byte:
+                    self.wfile.write(outer.content)
+                    return
+                with contextlib.suppress(OSError):  # until nobody listens any more
+                    for byte in outer.content:
+                        self.wfile.write(bytes([byte]))
+                        time.sleep(outer.seconds_a_byte)
 
             def log_message(self, *args: object) -> None:
                 """Says nothing."""
@@ -109,6 +119,18 @@ def test_nothing_but_the_released_file_comes_into_the_cache(server: Server, cach
     assert not cache.exists() or list(cache.iterdir()) == []
 
 
+def test_a_download_that_trickles_ends(server: Server, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each byte comes in time, all of them would take minutes."""
+    fake_hub(monkeypatch, None, seconds=3600.0)
+    server.seconds_a_byte = 0.02
+    monkeypatch.setattr(disco103, "DEADLINE_SECONDS", 0.5)
+    start = time.monotonic()
+    with pytest.raises(FileNotFoundError, match=r"it took more than 0\.5 seconds"):
+        find_disco103_weights()
+    assert time.monotonic() - start < 5.0
+    assert not cache.exists() or list(cache.iterdir()) == []
+
+
 def test_a_damaged_file_in_the_cache_is_replaced(server: Server, cache: Path) -> None:
     cache.mkdir()
     (cache / "disco_103.npz").write_bytes(CONTENT[:-1])
@@ -144,12 +166,13 @@ def test_offline_the_error_names_three_ways(cache: Path, monkeypatch: pytest.Mon
     assert f"{disco103.DISCO103_URL}: " in message
 
 
-def fake_hub(monkeypatch: pytest.MonkeyPatch, path: Path | None) -> list[dict[str, str]]:
-    """A `huggingface_hub` that has the file at `path`, or fails; returns what it was asked for."""
+def fake_hub(monkeypatch: pytest.MonkeyPatch, path: Path | None, seconds: float = 0.0) -> list[dict[str, str]]:
+    """A `huggingface_hub` that has the file at `path`, or fails after some seconds; returns what it was asked for."""
     asked: list[dict[str, str]] = []
 
     def hf_hub_download(**kwargs: str) -> str:
         asked.append(kwargs)
+        time.sleep(seconds)
         if path is None:
             raise RuntimeError("hub is down")
         return str(path)
@@ -184,13 +207,24 @@ def test_the_variable_comes_before_the_cache(
     given = tmp_path / "given.safetensors"
     save_rule(given, tiny_rule)
     monkeypatch.setenv("DISCO_TORCH_DISCO103", str(given))
-    assert find_disco103_weights() == local_disco103_weights() == given
-    load_disco103_weights(tiny_rule)
+    with pytest.warns(UserWarning, match=r"given\.safetensors, which .* names, is not the released Disco103, .* used all"):
+        assert find_disco103_weights() == given
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it is said once
+        assert local_disco103_weights() == given
+        load_disco103_weights(tiny_rule)
     given.unlink()
     with pytest.raises(
         FileNotFoundError, match=r"DISCO_TORCH_DISCO103 must name .*given\.safetensors', which is not a file"
     ):
         find_disco103_weights()
+
+
+def test_the_variable_may_name_the_released_file(disco103_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISCO_TORCH_DISCO103", str(disco103_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert find_disco103_weights() == disco103_path
 
 
 def test_a_released_file_in_the_cache_is_loaded(disco103_path: Path, cache: Path) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from disco_torch.agents import AgentConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaNetInputOption, MetaRNNConfig
 from disco_torch.weights import TransformConfig
-from disco_torch.weights.configuration import config_from_plain, config_to_plain, first_difference, flat_config
+from disco_torch.weights.configuration import check_plain, config_from_plain, config_to_plain, first_difference, flat_config
 from disco_torch.weights.stored_inputs import SOURCES, TRANSFORMS
 
 sizes = st.lists(st.integers(1, 9), min_size=1, max_size=3)
@@ -154,3 +154,35 @@ def test_differences_are_found() -> None:
         first_difference(ours, option)
     )
     assert flat_config({"a": [1, 2], "b": [{"c": None}]}, "x") == {"x.a": [1, 2], "x.b[0].c": None}
+
+
+def nested(depth: int) -> Any:
+    plain: Any = 1
+    for _ in range(depth):
+        plain = [plain]
+    return plain
+
+
+@pytest.mark.parametrize(
+    ("plain", "message"),
+    [
+        (nested(33), "`config` must have at most 32 levels and 10000 values, got more"),
+        (nested(100_000), "`config` must have at most 32 levels and 10000 values, got more"),
+        ({str(i): [0] * 200 for i in range(60)}, "`config` must have at most 32 levels and 10000 values, got more"),
+        ({"a": [0] * 257}, r"`config\.a` must have at most 256 entries, got 257"),
+        ({str(i): 0 for i in range(257)}, "`config` must have at most 256 entries, got 257"),
+        ({"a": [{"b": 2**63}]}, r"`config\.a\[0\]\.b` must be an integer of at most 64 bits, got one of 64 bits"),
+        ({"a": -(10**400)}, r"`config\.a` must be an integer of at most 64 bits, got one of 1329 bits"),
+        ({"a": float("nan")}, r"`config\.a` must be finite, got nan"),
+        ([1.0, float("-inf")], r"`config\[1\]` must be finite, got -inf"),
+    ],
+)
+def test_plain_data_that_no_configuration_is_as_large_as(plain: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check_plain(plain)
+
+
+def test_plain_data_within_the_limits() -> None:
+    check_plain(nested(32))
+    check_plain({"a": [0] * 256, "b": 2**63 - 1, "c": 1e308, "d": None, "e": True, "f": "text" * 10_000})
+    check_plain(config_to_plain(DiscoConfig()))

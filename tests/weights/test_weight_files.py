@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import json
 import pickle
+import struct
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from limits import run_limited
 
 from disco_torch.files import replacing
 from disco_torch.weights import load_npz, read_file, save_npz
-from disco_torch.weights.files import format_of_name, save_safetensors, sha256_of
+from disco_torch.weights.files import MAX_BYTES, format_of_name, save_safetensors, sha256_of
 
 
 class Bomb:
@@ -93,7 +97,7 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
         read_file(path)
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("readme.txt", "no array")
-    with pytest.raises(ValueError, match=r"a\.npz: 'readme.txt' is not an array"):
+    with pytest.raises(ValueError, match=r"a\.npz: the archive cannot be read \('readme.txt' is not an array"):
         read_file(path)
 
 
@@ -138,3 +142,138 @@ def test_a_damaged_array_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.npz").write_bytes(content)
     with pytest.raises(ValueError, match=r"a\.npz: array 'layer_1' cannot be read"):
         read_file(tmp_path / "a.npz")
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, array)
+    return buffer.getvalue()
+
+
+def zipped(path: Path, members: list[tuple[str, bytes]], compression: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members:
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    for second in ("x.npy", "X.npy"):
+        path = zipped(tmp_path / "a.npz", [("x.npy", npy(np.zeros(2))), (second, npy(np.ones(2)))])
+        with pytest.raises(ValueError, match=rf"a\.npz: the archive cannot be read \(member '{second}' is there twice\)"):
+            load_npz(path)
+
+
+def test_an_archive_that_unpacks_to_more_than_is_allowed_is_refused(tmp_path: Path) -> None:
+    path = zipped(tmp_path / "a.npz", [("x.npy", npy(np.zeros(2**20)))])
+    assert path.stat().st_size < 2**14
+    assert load_npz(path)["x"].size == 2**20
+    with pytest.raises(ValueError, match=r"a\.npz: .*unpack to 8388736 bytes, more than the 8388608 that are allowed"):
+        read_file(path, max_bytes=2**23)
+
+
+def test_gigabytes_in_a_small_archive_are_never_allocated(tmp_path: Path) -> None:
+    """Whether the directory of the archive tells of them, or the header of the array alone, or neither."""
+    header = npy(np.zeros(0)).replace(b"(0,)", b"(805306368,)")  # 6 GB
+    named = zipped(tmp_path / "header.npz", [("x.npy", header)])
+    hidden = zipped(tmp_path / "hidden.npz", [("x.npy", npy(np.zeros(2**27, np.uint8)))])  # 128 MB
+    content = hidden.read_bytes()
+    size = struct.pack("<I", 2**27 + 128)
+    assert content.count(size) >= 1
+    hidden.write_bytes(content.replace(size, struct.pack("<I", 512)))  # says that it is small
+    with zipfile.ZipFile(tmp_path / "directory.npz", "w") as archive:
+        archive.writestr("x.npy", header)
+        archive.getinfo("x.npy").file_size = 6 * 2**30
+    code = """
+for path in sys.argv[1:]:
+    try:
+        disco_torch.weights.read_file(path)
+    except ValueError as error:
+        print(error)
+"""
+    paths = (named, hidden, tmp_path / "directory.npz")
+    lines = run_limited(code, *paths, more_bytes=2**26).splitlines()
+    assert "its header says float64 [805306368], but 8 bytes follow" in lines[0]
+    assert "hidden.npz: array 'x' cannot be read" in lines[1]
+    assert f"unpack to 6442450944 bytes, more than the {MAX_BYTES} that are allowed" in lines[2] and len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (b"(3,)", b"(2,)", r"its header says float64 \[2\], but 24 bytes follow"),
+        (b"(3,)", b"(4,)", r"its header says float64 \[4\], but 24 bytes follow"),
+        (b"(3,)", b"(-3, -1)", r"its header says float64 \[-3, -1\], but 24 bytes follow"),
+        (b"'<f8'", b"'<f4'", r"its header says float32 \[3\], but 24 bytes follow"),
+        (b"'<f8'", b"'|O'", "it holds Python objects, which would have to be unpickled"),
+        (b"\x93NUMPY\x01", b"\x93NUMPY\x03", r"its .npy format must be one of \[\(1, 0\), \(2, 0\)\], got \(3, 0\)"),
+    ],
+)
+def test_an_array_that_is_not_what_its_header_says_is_refused(tmp_path: Path, old: bytes, new: bytes, problem: str) -> None:
+    content = npy(np.zeros(3))
+    end = content.index(b"\n")
+    header = content[:end].replace(old, new)
+    header = header[:end] if len(header) > end else header.ljust(end)
+    path = zipped(tmp_path / "a.npz", [("x.npy", header + content[end:])])
+    with pytest.raises(ValueError, match=rf"a\.npz: array 'x' cannot be read \({problem}"):
+        load_npz(path)
+
+
+def header_of(content: bytes) -> tuple[dict, bytes]:
+    """The header of a .safetensors file, and its data."""
+    (length,) = struct.unpack("<Q", content[:8])
+    return json.loads(content[8 : 8 + length]), content[8 + length :]
+
+
+def with_header(header: dict, data: bytes) -> bytes:
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+def test_every_flipped_bit_of_the_content_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    tensors = {"x": torch.arange(5.0), "y": torch.ones((), dtype=torch.bfloat16), "empty": torch.zeros(0, 3)}
+    save_safetensors(path, tensors, {"format": "disco-torch 2", "config": '{"size": 3}'})
+    content = path.read_bytes()
+    assert all(torch.equal(read_file(path).arrays[name], tensor) for name, tensor in tensors.items())
+    _, data = header_of(content)
+    for i in range(8 * len(data)):
+        damaged = bytearray(content)
+        damaged[len(content) - len(data) + i // 8] ^= 1 << i % 8
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"a\.safetensors: cannot be read \(its content does not have the checksum"):
+            read_file(path)
+
+
+def test_changed_names_shapes_types_and_metadata_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_safetensors(path, {"x": torch.arange(4.0)}, {"format": "disco-torch 2", "config": '{"size": 3}'})
+    for old, new in (('"x"', '"z"'), ("[4]", "[2, 2]"), ('"F32"', '"I32"'), ("size", "cost"), ("3}", "4}")):
+        header, data = header_of(path.read_bytes())
+        text = json.dumps(header).replace(old, new)
+        if old in ("size", "3}"):
+            header["__metadata__"]["config"] = header["__metadata__"]["config"].replace(old, new)
+            text = json.dumps(header)
+        (tmp_path / "b.safetensors").write_bytes(with_header(json.loads(text), data))
+        with pytest.raises(ValueError, match=r"b\.safetensors: cannot be read \(its content does not have the checksum"):
+            read_file(tmp_path / "b.safetensors")
+
+
+def test_which_files_need_a_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    save_safetensors(path, {"x": torch.ones(2)}, {"format": "disco-torch 2"})
+    header, data = header_of(path.read_bytes())
+    assert dict(read_file(path).metadata) == {"format": "disco-torch 2"}  # the checksum is the file's own matter
+    del header["__metadata__"]["sha256"]
+    path.write_bytes(with_header(header, data))
+    with pytest.raises(ValueError, match=r"a\.safetensors: cannot be read \(its checksum is missing\)"):
+        read_file(path)
+    header["__metadata__"]["format"] = "disco-torch 3"
+    path.write_bytes(with_header(header, data))
+    with pytest.raises(ValueError, match=r"its format must be one of .*, got 'disco-torch 3'; use the version"):
+        read_file(path)
+    for version in ("disco-torch 1", "pt", None):  # from before, and files of others
+        header["__metadata__"] = {} if version is None else {"format": version}
+        path.write_bytes(with_header(header, data))
+        assert read_file(path).arrays["x"].tolist() == [1.0, 1.0]

@@ -9,20 +9,6 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-SHOWN = {
-    "steps": "environment steps",
-    "steps_per_second": "steps/s",
-    "updates_per_second": "updates/s",
-    "episodes": "episodes",
-    "return": "mean return of recent episodes",
-    "length": "mean length of recent episodes",
-    "total_loss": "loss",
-    "entropy": "policy entropy",
-    "learning_rate": "learning rate",
-    "minutes_left": "minutes left",
-}
-"""The metrics of a training run that are shown, and as what. A name that ends in / stands for all that begin with it."""
-
 
 def number(value: float) -> str:
     if abs(value) >= 1000 or float(value).is_integer():
@@ -31,9 +17,15 @@ def number(value: float) -> str:
 
 
 class LiveView:
-    """A table that is redrawn in place. Without a terminal nothing is shown."""
+    """A table of metrics that is redrawn in place. Without a terminal nothing is shown.
 
-    def __init__(self, title: str, console: Console | None = None, shown: Mapping[str, str] = SHOWN) -> None:
+    Args:
+      title: the line above the table.
+      shown: metrics to show and their labels; a name that ends in / stands for all names that begin with it.
+      console: where to show it; defaults to stdout.
+    """
+
+    def __init__(self, title: str, shown: Mapping[str, str], console: Console | None = None) -> None:
         self.title, self.shown = title, shown
         self.console = console or Console()
         self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None

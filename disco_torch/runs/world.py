@@ -1,4 +1,4 @@
-"""Several processes of one discovery: who is who, and what they tell each other, through torch.distributed alone."""
+"""The processes of one run and how they communicate, through torch.distributed alone."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from disco_torch.training.session import resolve_device
+from disco_torch.runs.process import resolve_device
 
 T = TypeVar("T")
 TIMEOUT = timedelta(minutes=10)
-"""How long a process waits for the others: longer than a checkpoint is written, or graphs are compiled."""
+"""How long a process waits for the others: longer than it takes to write a checkpoint or to compile graphs."""
 
 
 class ProcessLost(RuntimeError):
-    """Another process of the discovery has died, or did not answer in time."""
+    """Another process of the run has died, or did not answer in time."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a discovery, and which of them this one is. Alone, it has nobody to talk to.
+    """The processes of a run, and which of them this one is; by default this one alone.
 
-    All but `device` are called by all processes together, in the same order.
+    All methods but `device` are collective: all processes call them together, in the same order.
     """
 
     rank: int = 0
     size: int = 1
     local_rank: int = 0
-    """Which of the processes on this machine it is."""
+    """Rank among the processes on this machine."""
 
     @property
     def is_first(self) -> bool:
-        """Whether this is the one that writes and shows."""
+        """Whether this is the process that writes files and shows progress."""
         return self.rank == 0
 
     @classmethod
     @contextmanager
     def from_environment(cls, timeout: timedelta = TIMEOUT) -> Iterator[World]:
-        """The processes that `torchrun` started, or this one alone; they part when the block ends."""
+        """The processes that `torchrun` started, or this one alone; the process group is destroyed when the block ends."""
         if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
             yield cls()
             return
-        with _naming_the_lost():
+        with _lost_processes_named():
             dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo", timeout=timeout)
         try:
             yield cls(dist.get_rank(), dist.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
         except ProcessLost:
-            raise  # without a farewell: it would wait for the dead
+            raise  # to destroy the group would wait for the lost process
         except BaseException:
             dist.destroy_process_group()
             raise
@@ -61,7 +61,7 @@ class World:
             dist.destroy_process_group()
 
     def device(self, name: str) -> torch.device:
-        """The device that a name such as `auto` stands for here; of several GPUs each process takes its own."""
+        """The device of a name such as `auto` in this process; with several GPUs each process takes its own."""
         device = resolve_device(name)
         if device.type != "cuda" or self.size == 1:
             return device
@@ -81,12 +81,14 @@ class World:
         if self.size == 1:
             return tensor
         total = tensor.detach().clone(memory_format=torch.contiguous_format)  # it is reduced in place
-        with _naming_the_lost():
+        with _lost_processes_named():
             dist.all_reduce(total)
         return total
 
     def any(self, flag: bool) -> bool:
-        """Whether it is so in any of the processes."""
+        """Whether `flag` is true in any of the processes."""
+        if self.size == 1:
+            return flag
         return bool(self.sum(torch.tensor(int(flag))).item())
 
     def gather(self, value: T) -> list[T] | None:
@@ -94,12 +96,12 @@ class World:
         if self.size == 1:
             return [value]
         gathered: list[Any] | None = [None] * self.size if self.is_first else None
-        with _naming_the_lost():
+        with _lost_processes_named():
             dist.gather_object(value, gathered)
         return gathered
 
     def share(self, make: Callable[[], T]) -> T:
-        """What the first process makes, in all of them; an error that is the caller's is raised in all of them, too."""
+        """What the first process makes, in all of them; a ValueError or OSError is raised in all of them, too."""
         if self.size == 1:
             return make()
         shared: list[Any] = [None, None]
@@ -108,7 +110,7 @@ class World:
                 shared[0] = make()
             except (ValueError, OSError) as error:
                 shared[1] = error
-        with _naming_the_lost():
+        with _lost_processes_named():
             dist.broadcast_object_list(shared)
         value, failure = shared
         if failure is not None:
@@ -116,19 +118,19 @@ class World:
         return value
 
     def barrier(self) -> None:
-        """Returns when all processes have come here."""
+        """Waits until all processes have called it."""
         self.any(False)
 
 
 @contextmanager
-def _naming_the_lost() -> Iterator[None]:
+def _lost_processes_named() -> Iterator[None]:
     """Backends differ in what they raise where a process is gone; all of it is a RuntimeError."""
     try:
         yield
     except RuntimeError as error:
-        raise ProcessLost("another process of this discovery has died or does not answer") from error
+        raise ProcessLost("another process of this run has died or does not answer") from error
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that writes and shows, before or after there is a `World`."""
+    """Whether this is the first process, also where there is no `World` yet."""
     return os.environ.get("RANK", "0") == "0"

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
-from small_runs import small_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from disco_torch import train
-from disco_torch.training.sinks import JsonlSink, ServiceSink, TensorBoardSink, read_metrics
+from disco_torch.runs.sinks import JsonlSink, TensorBoardSink, read_metrics
 
 
 def test_a_line_is_in_the_file_as_soon_as_it_is_written(tmp_path: Path) -> None:
@@ -58,13 +53,39 @@ def test_without_a_position_everything_stays(tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"steps": 1}, {"steps": 2}]
 
 
-def test_a_file_that_lost_its_end_gets_no_zeros(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", ['{"steps": 1}\n', '{"steps": 1}\n{"steps": 2, "ret', '{"steps": 1}\n{"steps": 2}'])
+def test_a_file_that_lost_its_end_continues_behind_its_last_whole_line(tmp_path: Path, left: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    path.write_text('{"steps": 1}\n')
-    sink = JsonlSink(path, keep_bytes=1000)
-    sink.write({"steps": 2})
+    path.write_text(left)
+    with pytest.warns(UserWarning, match=r"metrics.jsonl must hold whole lines up to byte 1000, but they end at byte 13;"):
+        sink = JsonlSink(path, keep_bytes=1000)
+    sink.write({"steps": 3})
     sink.close()
-    assert read_metrics(path) == [{"steps": 1}, {"steps": 2}]
+    assert path.read_text() == '{"steps": 1}\n{"steps": 3}\n'
+
+
+def test_a_file_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="up to byte 13, but they end at byte 0; lines are missing"):
+        JsonlSink(tmp_path / "metrics.jsonl", keep_bytes=13).close()
+
+
+def test_a_damaged_line_is_left_out_and_named(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"steps": 1}\n{"steps": 2, "ret{"steps": 3}\n\xff\n7\n{"steps": 4}\n')
+    with pytest.warns(UserWarning, match=r"is not an object of JSON; it is left out") as caught:
+        assert read_metrics(path) == [{"steps": 1}, {"steps": 4}]
+    assert [str(warning.message).split()[1] for warning in caught] == ["2", "3", "4"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_full_disk_is_an_error_once(tmp_path: Path) -> None:
+    """A buffer would try again when it is closed, and hide the first error."""
+    sink = JsonlSink(tmp_path / "metrics.jsonl")
+    sink._file.close()
+    sink._file = Path("/dev/full").open("ab", buffering=0)  # noqa: SIM115
+    with pytest.raises(OSError, match="No space left"):
+        sink.write({"steps": 1})
+    sink.close()
 
 
 def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
@@ -76,43 +97,3 @@ def test_tensorboard_has_every_number_at_its_step(tmp_path: Path) -> None:
     events.Reload()
     assert sorted(events.Tags()["scalars"]) == ["entropy", "return"]
     assert [(event.step, event.value) for event in events.Scalars("return")] == [(10, 0.5), (30, 0.75)]
-
-
-def service(monkeypatch: pytest.MonkeyPatch, name: str) -> list[tuple[str, Any]]:
-    """A package of that name that writes down how it is called."""
-    calls: list[tuple[str, Any]] = []
-    module: Any = ModuleType(name)
-    module.init = lambda **kwargs: calls.append(("init", kwargs))
-    module.log = lambda metrics: calls.append(("log", metrics))
-    module.finish = lambda: calls.append(("finish", None))
-    monkeypatch.setitem(sys.modules, name, module)
-    return calls
-
-
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_services(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    calls = service(monkeypatch, name)
-    sink = ServiceSink(name, "project", "run", {"seed": 1})
-    sink.write({"steps": 3})
-    sink.close()
-    assert calls == [
-        ("init", {"project": "project", "name": "run", "config": {"seed": 1}}),
-        ("log", {"steps": 3}),
-        ("finish", None),
-    ]
-
-
-def test_a_run_logs_to_the_services_it_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    calls = service(monkeypatch, "trackio")
-    result = train(small_config(tmp_path, trackio_project="mine", steps=48), view=False)
-    assert calls[0][1]["project"] == "mine" and calls[0][1]["config"]["steps"] == 48
-    assert [metrics for kind, metrics in calls if kind == "log"] == result.metrics
-    assert calls[-1] == ("finish", None)
-
-
-@pytest.mark.parametrize("name", ["wandb", "trackio"])
-def test_a_missing_package_is_named_and_no_folder_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str) -> None:
-    monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
-    with pytest.raises(ValueError, match=f"`{name}_project` needs the package {name}; install it with pip install {name}"):
-        train(small_config(tmp_path / "runs", **{f"{name}_project": "mine"}), view=False)
-    assert not (tmp_path / "runs").exists()

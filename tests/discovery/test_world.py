@@ -1,4 +1,4 @@
-"""Several processes of one discovery."""
+"""Several processes of one run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from small_discoveries import end, start
 
-from disco_torch.discovery.processes import ProcessLost, World, is_first_process
+from disco_torch.runs.world import ProcessLost, World, is_first_process
 
 
 def no_file() -> str:
@@ -72,7 +72,7 @@ def lose_one(how: str) -> None:
             time.sleep(4)
             os._exit(7)
         began = time.monotonic()
-        with pytest.raises(ProcessLost, match="another process of this discovery has died or does not answer"):
+        with pytest.raises(ProcessLost, match="another process of this run has died or does not answer"):
             world.barrier()
         assert time.monotonic() - began < 3.5
 

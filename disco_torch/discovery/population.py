@@ -1,0 +1,209 @@
+"""The agents of one group that this process has, and their lives: births, ages, lifetimes, renewal."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from disco_torch.agents import Agent
+from disco_torch.data import empty_replay, forget_agents
+from disco_torch.discovery.config import DiscoverConfig, GroupConfig
+from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate
+from disco_torch.discovery.habitats import ActingState, Habitats
+from disco_torch.discovery.inner_loop import InnerLoop
+from disco_torch.discovery.mixed_mode import MixedModeMetaGradient, SavedUpdate
+from disco_torch.discovery.schedule import Schedule
+from disco_torch.kernels import Speed
+from disco_torch.rules import DiscoUpdateRule
+from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
+from disco_torch.types import Params, Rollout, map_trees, tree_map, tree_stack
+
+
+class Population:
+    """The agents of one group that this process has.
+
+    Args:
+      config: the discovery.
+      index: which of its groups.
+      rule: the architecture of the rule; its parameters are passed in.
+      device: where the agents live.
+      speed: how their meta-updates run.
+      rank, size: this process among all.
+    """
+
+    def __init__(
+        self,
+        config: DiscoverConfig,
+        index: int,
+        rule: DiscoUpdateRule,
+        device: torch.device,
+        speed: Speed,
+        rank: int = 0,
+        size: int = 1,
+    ) -> None:
+        self.config, self.index, self.device = config, index, device
+        self.own: GroupConfig = config.groups[index]
+        dtype = getattr(torch, config.dtype)
+        self.habitats = Habitats(self.own, config.num_copies, device, dtype, rank, size)
+        example = torch.zeros(self.habitats.observation_size)
+        A = self.habitats.num_actions
+        self.agent = Agent(example, A, rule.outputs(A), self.own.agent).to(device, dtype)
+        self.value_function = ValueFunction(example, config.value_function)
+        self.value_function.net.to(device, dtype)
+        learner = Learner(self.agent, rule, config.agent_optimizer, config.hyper_params or None)
+        self.meta_gradient = MixedModeMetaGradient(learner, self.value_function, config.weights)
+        self.shared_value_groups = self._shared_value_groups(size)
+        rates = [self.own.learning_rates[i % len(self.own.learning_rates)] for i in self.habitats.ids]
+        self.rates = torch.tensor(rates, dtype=dtype, device=device)
+        self.generator = torch.Generator(device).manual_seed(seed_of(config.seed, index))
+        self.lives = [0] * self.num_agents
+        self.ages = [0] * self.num_agents
+        self.lifetimes = [0] * self.num_agents
+        if self.num_agents:
+            self.state = self._first_state()
+        self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.shared_value_groups)
+        self.schedule = Schedule(self.loop, speed)
+
+    def _shared_value_groups(self, size: int) -> int:
+        """How many value functions the agents share, one for each habitat; 0 if each has its own."""
+        if not self.config.share_values:
+            return 0
+        numbers = {habitat.agents for habitat in self.own.habitats}
+        if len(numbers) > 1 or size > 1:
+            raise ValueError(
+                "`share_values` needs one process and as many agents in each habitat of a group, got "
+                f"{size} processes and {sorted(numbers)} agents."
+            )
+        return len(self.own.habitats)
+
+    @property
+    def num_agents(self) -> int:
+        return self.habitats.num_agents
+
+    def habitat_of(self, agent: int) -> str:
+        """The name of the environment that an agent of this process lives in."""
+        names = [h.config.env for h in self.habitats.habitats for _ in h.mine]
+        return names[agent]
+
+    def advance(self, rule_params: Params) -> GroupGradient:
+        """As many updates of all agents as one of the rule has, and the gradient of the meta-loss through the window."""
+        self.state, gradient = self.schedule(self.state, rule_params, self.draws(), self.rates)
+        self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
+        return gradient
+
+    def draws(self) -> Draws:
+        """All random numbers of a meta-update, in the order of their use."""
+        config, collections, batches = self.config, [], []
+        for _ in range(config.updates_per_meta_update):
+            collections.append(self.habitats.draws(config.rollout_length, self.generator))
+            if config.replay_capacity:
+                drawn = config.batch_size - config.num_fresh
+                uniforms = torch.rand(self.habitats.total, drawn, generator=self.generator, device=self.device)
+                batches.append(uniforms[self.habitats.ids])
+        collections.append(self.habitats.draws(config.valid_length, self.generator))
+        return Draws(collections, batches)
+
+    # Lives.
+
+    def _first_state(self) -> GroupState:
+        births = [self._birth(agent) for agent in range(self.num_agents)]
+        learners: LearnerState = tree_stack([birth[0] for birth in births])
+        values: ValueFunctionState = tree_stack([birth[1] for birth in births])
+        values = tree_map(lambda x: x[: self.shared_value_groups], values) if self.shared_value_groups else values
+        worlds: list[list[Any]] = [[] for _ in self.habitats.habitats]
+        for _, _, habitat, world in births:
+            worlds[habitat].append(world)
+        joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
+        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
+        acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
+        capacity = self.config.replay_capacity
+        replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
+        return GroupState(learners, values, acting, replay, [])
+
+    def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
+        """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
+
+        Lifetimes are drawn with odds of 1 / lifetime. First lives are cut short at random, so that their ends spread out.
+        """
+        seed = seed_of(self.config.seed, self.index, self.habitats.ids[agent], self.lives[agent])
+        generator = torch.Generator().manual_seed(seed)
+        lifetimes = torch.tensor(self.config.lifetimes or [0], dtype=torch.float64)
+        odds = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
+        chosen = int(torch.multinomial(odds, 1, generator=generator))
+        share = float(torch.rand((), generator=generator)) if self.lives[agent] == 0 else 1.0
+        self.lifetimes[agent] = max(1, round(float(lifetimes[chosen]) * share)) if self.config.lifetimes else 0
+        self.ages[agent] = 0
+        learner = self.meta_gradient.learner.init(generator)
+        value = self.value_function.init(generator)
+        habitat, *world = self.habitats.begin(agent, generator)
+        return learner, value, habitat, tuple(world)
+
+    def renew(self, failed: list[int]) -> int:
+        """Replaces the agents whose lives are over, and those that failed; returns how many."""
+        over = [i for i in range(self.num_agents) if 0 < self.lifetimes[i] <= self.ages[i]]
+        due = sorted({*over, *failed})
+        for agent in due:
+            self._replace(agent, agent in failed)
+        if due:
+            which, state = torch.tensor(due, device=self.device), self.state
+            if state.replay is not None:
+                state.replay = forget_agents(state.replay, which)
+            for update in state.window:
+                assert update.alive is not None
+                update.alive = update.alive.index_fill(0, which, 0.0)
+        return len(due)
+
+    def _replace(self, agent: int, failed: bool) -> None:
+        """Puts a new life in an agent's place."""
+        self.lives[agent] += 1
+        learner, value, habitat, (world, step) = self._birth(agent)
+        state, acting = self.state, self.state.acting
+        state.learners = put(state.learners, agent, learner)
+        if not self.shared_value_groups:
+            state.values = put(state.values, agent, value)
+        elif failed:  # what the value function learned from this agent may not be finite, and it would never recover
+            state.values = put(state.values, agent * self.shared_value_groups // self.num_agents, value)
+        first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
+        rows = slice(first * self.config.num_copies, (first + 1) * self.config.num_copies)
+        acting.worlds[habitat] = put(acting.worlds[habitat], rows, world)
+        acting.steps[habitat] = put(acting.steps[habitat], rows, step)
+        acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))
+
+    # Trees in the shapes of the real ones, for the replay and for checkpoints.
+
+    def blank_rollout(self, batch: int) -> Rollout:
+        """Zeros in the shapes of a rollout to learn from, [P, rows, batch, ...]."""
+        rows = (self.num_agents, self.config.rollout_length, batch)
+        numbers = torch.zeros(rows, dtype=self.rates.dtype, device=self.device)
+        observations = torch.zeros(*rows, self.habitats.observation_size, device=self.device)
+        logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
+        truncations = numbers.bool() if self.habitats.truncates else None
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations)
+
+    def blank_update(self, rule_params: Params) -> WindowUpdate:
+        """An update of the window in its shapes, from one that is made for this alone."""
+        rollout, learners = self.blank_rollout(self.config.batch_size), self.state.learners
+        with torch.no_grad():
+            _, gains, _, _ = self.loop.update_agents(rule_params, learners, rollout, self.rates)
+        saved = SavedUpdate(learners.params, learners.meta_state, gains)
+        return WindowUpdate(rule_params, saved, rollout, torch.ones_like(self.rates))
+
+
+def seed_of(*parts: int) -> int:
+    """A seed from several numbers; other numbers give an unrelated one."""
+    digest = hashlib.blake2b(",".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def put(tree: Any, where: int | slice, new: Any) -> Any:
+    """A copy of a tree of [P, ...] with the leaves of `new` at some rows; the old tree may be part of a window."""
+
+    def one(old: Tensor, fresh: Tensor) -> Tensor:
+        changed = old.clone()
+        changed[where] = fresh.to(old.device, old.dtype)
+        return changed
+
+    return map_trees(one, tree, new)

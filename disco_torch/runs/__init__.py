@@ -1,0 +1,36 @@
+"""Runs: what training and discovery share, from the folder of a run to its loop."""
+
+from disco_torch.runs.checkpoint import first_not_finite, load_checkpoint, pack, restoring, save_checkpoint, unpack
+from disco_torch.runs.folder import ConfiguredFolder, check_run_name
+from disco_torch.runs.lock import RunInUse, run_lock
+from disco_torch.runs.loop import RunDiverged, RunLoop
+from disco_torch.runs.process import configure_process, resolve_device, resolve_speed
+from disco_torch.runs.signals import stop_signals
+from disco_torch.runs.sinks import Metrics, ServiceSink, Sink, import_service
+from disco_torch.runs.world import ProcessLost, World, is_first_process
+
+__all__ = [
+    "ConfiguredFolder",
+    "Metrics",
+    "ProcessLost",
+    "RunDiverged",
+    "RunInUse",
+    "RunLoop",
+    "ServiceSink",
+    "Sink",
+    "World",
+    "check_run_name",
+    "configure_process",
+    "first_not_finite",
+    "import_service",
+    "is_first_process",
+    "load_checkpoint",
+    "pack",
+    "resolve_device",
+    "resolve_speed",
+    "restoring",
+    "run_lock",
+    "save_checkpoint",
+    "stop_signals",
+    "unpack",
+]

@@ -1,0 +1,151 @@
+"""Checkpoints: everything that changes, by name, in one file; a kill at any moment leaves the last one whole."""
+
+from __future__ import annotations
+
+import pickletools
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from disco_torch.files import replacing
+from disco_torch.types import flatten_tree, tree_items, unflatten_tree
+
+FORMAT = 2
+"""Of the files. In format 1 the leaves of a state had no names."""
+FIX = "use the settings and the version of disco-torch that wrote it"
+T = TypeVar("T")
+Leaves = dict[str, Any]
+"""The leaves of a state by name, as `tree_items` names them: tensors on the CPU and plain values."""
+
+
+class CheckpointMismatch(ValueError):
+    """A checkpoint is not of the state that it is loaded into."""
+
+
+def pack(tree: Any) -> Leaves:
+    """The leaves of a state by name; tensors and plain values, which load without running any code."""
+    return {name: leaf.detach().cpu() if isinstance(leaf, Tensor) else leaf for name, leaf in tree_items(tree)}
+
+
+def unpack(leaves: Mapping[str, Any], like: T, where: str = "") -> T:
+    """A state of the same structure as `like` with the given leaves, on the devices of its tensors.
+
+    Args:
+      leaves: from `pack`. Names, shapes and dtypes must be those of `like`.
+      like: a state of the wanted structure.
+      where: what the names in messages begin with.
+    """
+    if not isinstance(leaves, Mapping):
+        raise CheckpointMismatch(f"the checkpoint's `{where}` must be leaves by name, got {type(leaves).__name__}; {FIX}.")
+    wanted = dict(tree_items(like))
+    for name in [*wanted, *leaves]:
+        path = "/".join(part for part in (where, str(name)) if part)
+        if name not in leaves or name not in wanted:
+            problem = "is missing" if name not in leaves else "is not part of this state"
+            raise CheckpointMismatch(f"the checkpoint's `{path}` {problem}; {FIX}.")
+        if (expected := _describe(wanted[name])) != (found := _describe(leaves[name])):
+            raise CheckpointMismatch(f"the checkpoint's `{path}` must be {expected}, got {found}; {FIX}.")
+    placed = [leaves[name].to(old.device) if isinstance(old, Tensor) else leaves[name] for name, old in wanted.items()]
+    return unflatten_tree(placed, flatten_tree(like)[1])
+
+
+def _describe(leaf: Any) -> str:
+    """What a leaf must have in common with the one that it replaces."""
+    if isinstance(leaf, Tensor):
+        return f"{list(leaf.shape)} of {str(leaf.dtype).removeprefix('torch.')}"
+    return type(leaf).__name__
+
+
+def first_not_finite(tree: Any) -> str | None:
+    """The first tensor of a tree that holds NaN or infinity, in words; None where all are finite.
+
+    All numbers are summed first, in one operation. Only where the sum is not finite each tensor is looked at.
+    """
+    items = [(name, x) for name, x in tree_items(tree) if isinstance(x, Tensor) and x.is_floating_point()]
+    if not items or torch.cat([leaf.reshape(-1) for _, leaf in items]).sum().isfinite():
+        return None
+    for name, leaf in items:
+        if not (ok := leaf.isfinite()).all():
+            bad = leaf[~ok] if leaf.ndim else leaf.reshape(1)
+            return f"`{name}` must be finite, got {float(bad[0])} ({bad.numel()} of {leaf.numel()} values)"
+    return None
+
+
+def checkpoint_path(folder: Path, count: int) -> Path:
+    """The file of the checkpoint after so many rollouts or meta-updates."""
+    return folder / f"checkpoint-{count:09d}.pt"
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, the newest last."""
+    return sorted(path for path in folder.glob("checkpoint-*.pt") if re.fullmatch(r"checkpoint-\d{9}\.pt", path.name))
+
+
+def save_checkpoint(folder: Path, count: int, content: dict[str, Any], keep: int) -> Path:
+    """Writes the whole file before it takes its name, and only then removes the oldest beyond `keep`."""
+    path = checkpoint_path(folder, count)
+    with replacing(path) as file:
+        torch.save({"format": FORMAT, **content}, file)
+    for old in list_checkpoints(folder)[:-keep]:
+        old.unlink()
+    return path
+
+
+def load_checkpoint(folder: Path) -> dict[str, Any]:
+    """The newest checkpoint that loads. Only tensors and plain values are read, never code."""
+    for path in reversed(list_checkpoints(folder)):
+        try:
+            content = read_tensor_file(path)
+        except Exception as error:  # a damaged file raises whatever its damage leads to
+            warnings.warn(f"{path} does not load ({type(error).__name__}: {error}); trying the one before.", stacklevel=2)
+            continue
+        found = content.get("format") if isinstance(content, dict) else None
+        if found != FORMAT:
+            hint = "resume it with the version of disco-torch that wrote it, or start a new run"
+            raise ValueError(f"{path} must be of checkpoint format {FORMAT}, got {found}; {hint}.")
+        return content
+    raise ValueError(f"no checkpoint that loads in {folder}; a run can be resumed once it has written one.")
+
+
+@contextmanager
+def restoring(folder: Path) -> Iterator[None]:
+    """Names the folder where a checkpoint is not what a session needs, whatever error its content leads to."""
+    try:
+        yield
+    except CheckpointMismatch:
+        raise
+    except (KeyError, IndexError, TypeError, AttributeError, RuntimeError, OverflowError, ValueError) as error:
+        raise ValueError(
+            f"the checkpoint in {folder} is not one of this run ({type(error).__name__}: {error}); {FIX}."
+        ) from error
+
+
+ALLOWED_GLOBALS = re.compile(r"collections OrderedDict|torch\._utils _rebuild_tensor_v2|torch \w+Storage")
+"""What a pickle of plain values and tensors names. PyTorch's own list has more, `bytearray` of any size among them."""
+
+
+def read_tensor_file(path: Path) -> Any:
+    """Reads what `torch.save` wrote: tensors and plain values, and no more bytes than the file has.
+
+    Checks the sums of all parts first, since `torch.load` takes changed numbers as they are.
+    """
+    with zipfile.ZipFile(path) as archive:
+        members = archive.infolist()
+        if len({member.filename for member in members}) != len(members):
+            raise ValueError("a part of it is there twice")
+        if sum(member.file_size for member in members) > path.stat().st_size:
+            raise ValueError("its parts are larger than the file")
+        if (damaged := archive.testzip()) is not None:
+            raise ValueError(f"the checksum of {damaged} is wrong")
+        pickles = [archive.read(member) for member in members if member.filename.endswith("data.pkl")]
+    for opcode, argument, _ in (operation for pickle in pickles for operation in pickletools.genops(pickle)):
+        if opcode.name == "STACK_GLOBAL" or (opcode.name == "GLOBAL" and not ALLOWED_GLOBALS.fullmatch(str(argument))):
+            raise ValueError(f"it names {argument}, which is neither a tensor nor a plain value")
+    return torch.load(path, map_location="cpu", weights_only=True)

@@ -1,0 +1,245 @@
+"""The loop of a run, which training and discovery share: advance, write metrics, save, stop, summarise."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import torch
+
+from disco_torch.runs.checkpoint import list_checkpoints, save_checkpoint
+from disco_torch.runs.folder import ConfiguredFolder
+from disco_torch.runs.sinks import JsonlSink, Metrics, Sink, TensorBoardSink
+from disco_torch.runs.view import LiveView
+from disco_torch.runs.world import ProcessLost, World
+
+
+class RunDiverged(RuntimeError):
+    """The loss, a parameter or a moment of the optimiser is not finite any more."""
+
+
+class Session(Protocol):
+    """What the loop needs of a run in memory."""
+
+    device: torch.device
+
+    @property
+    def counters(self) -> Any:
+        """How far the run is: a dataclass of integers."""
+
+    def advance(self) -> None:
+        """Runs one unit of work: a rollout and its updates, or a meta-update."""
+
+    def read_metrics(self) -> Metrics:
+        """What was measured since the last call. Collective, as are the methods below."""
+
+    def not_finite(self) -> str | None:
+        """The first part of the state that is not finite, in words."""
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """Everything that changes, in the first process; None in the others."""
+
+
+F = TypeVar("F", bound=ConfiguredFolder[Any])
+S = TypeVar("S", bound=Session)
+
+
+@dataclass
+class RunLoop(Generic[F, S]):
+    """One run. All processes go through its loop together, and only the first one writes.
+
+    Subclasses say what is particular to a kind of run.
+
+    Attributes:
+      folder: where everything is written.
+      session: the run in memory.
+      asked_to_stop: whether a signal has asked this process to stop.
+      content: the checkpoint that the run continues from, without the session's part; empty for a new run.
+      world: the processes of the run.
+      started: when this process started, on the monotonic clock.
+    """
+
+    folder: F
+    session: S
+    asked_to_stop: Callable[[], bool]
+    content: dict[str, Any] = field(default_factory=dict)
+    world: World = field(default_factory=World)
+    started: float = field(default_factory=time.monotonic)
+
+    counter: ClassVar[str]
+    """Counter of what `advance` does, which intervals and checkpoints are counted in."""
+    speeds: ClassVar[Mapping[str, str]]
+    """Counters whose speed is measured, and the name of that metric."""
+    shown: ClassVar[Mapping[str, str]]
+    """Metrics that the live view shows, and their labels."""
+    resume_command: ClassVar[str]
+    """Command line that resumes a run, without the folder."""
+
+    def __post_init__(self) -> None:
+        self.sinks: list[Sink] = []
+        self._saved_at: int | None = self.count if self.content else None
+        self._last_line = time.monotonic(), dataclasses.replace(self.session.counters)
+
+    # What a kind of run may add.
+
+    def title(self) -> str:
+        raise NotImplementedError
+
+    def services(self) -> list[Sink]:
+        """Further sinks."""
+        return []
+
+    def advance(self) -> None:
+        self.session.advance()
+
+    def time_is_up(self) -> bool:
+        return False
+
+    def write_others(self, is_last: bool) -> None:
+        """Writes what the run has besides metrics and checkpoints, where it is due."""
+
+    def summarize(self, lines: list[Metrics]) -> dict[str, Any]:
+        """Draws the curve, and returns what the summary says besides counters and time."""
+        raise NotImplementedError
+
+    # The loop.
+
+    @property
+    def count(self) -> int:
+        return getattr(self.session.counters, self.counter)
+
+    @property
+    def is_finished(self) -> bool:
+        length = self.folder.length
+        return getattr(self.session.counters, length) >= getattr(self.folder.config, length)
+
+    @property
+    def seconds(self) -> float:
+        """How long the run has taken, in all processes that have continued it."""
+        return self.content.get("seconds", 0.0) + time.monotonic() - self.started
+
+    def run(self, view: bool) -> bool:
+        """Runs to the end or until asked to stop; returns whether it was stopped."""
+        config = self.folder.config
+        with ExitStack() as stack:
+            if self.world.is_first:
+                self._open(stack, view)
+            self.check_finite()
+            if not self.content:
+                self.save()  # killed from here on, the run can be resumed
+            while not self.is_finished and not self.world.any(self.asked_to_stop() or self.time_is_up()):
+                before = self.count
+                self.advance()
+                if self.count == before:  # stopped in the middle of it
+                    continue
+                if self.count % config.log_every == 0:
+                    self._log()
+                self.write_others(is_last=False)
+                if config.checkpoint_every and self.count % config.checkpoint_every == 0:
+                    self.save()
+            self._finish()
+        return not self.is_finished
+
+    def _open(self, stack: ExitStack, view: bool) -> None:
+        """Opens everything that the first process writes to and shows."""
+        self.folder.remove_partial_files()
+        self.jsonl = JsonlSink(self.folder.metrics, self.content.get("metrics_bytes", 0))
+        self.sinks.append(self.jsonl)
+        stack.callback(self.jsonl.close)
+        others = self.services()
+        if self.folder.config.tensorboard:
+            others.append(TensorBoardSink(self.folder.path, self.session.counters.steps or None))
+        for sink in others:
+            self.sinks.append(sink)
+            stack.callback(sink.close)
+        self.live = LiveView(self.title(), self.shown)
+        self.live.console.print(self.title(), highlight=False, soft_wrap=True)
+        if view:
+            stack.enter_context(self.live)
+
+    def _log(self) -> None:
+        """Writes a line of metrics. Speeds and the time left are those of the interval since the last line."""
+        measured = self.session.read_metrics()
+        self.check_finite()
+        now, counters, (before, start) = time.monotonic(), self.session.counters, self._last_line
+        self._last_line = now, dataclasses.replace(counters)
+        seconds, length = max(now - before, 1e-9), self.folder.length
+        per_second = {name: (getattr(counters, name) - getattr(start, name)) / seconds for name in self.speeds}
+        left = getattr(self.folder.config, length) - getattr(counters, length)
+        metrics: Metrics = {
+            **dataclasses.asdict(counters),
+            "seconds": self.seconds,
+            **{self.speeds[name]: speed for name, speed in per_second.items()},
+            "minutes_left": max(left, 0) / max(per_second[length], 1e-9) / 60,
+            **measured,
+        }
+        if not self.world.is_first:
+            return
+        with self.writing("metrics"):
+            for sink in self.sinks:
+                sink.write(metrics)
+        self.live.show(metrics)
+
+    def check_finite(self) -> None:
+        """Raises where the run has diverged, before a checkpoint or a line of metrics would hold it."""
+        problem = self.session.not_finite()
+        if problem is None:
+            return
+        kept = f" The checkpoints in {self.folder.checkpoints} are from before."
+        raise RunDiverged(
+            f"{problem} at step {self.session.counters.steps}; look at the observations and rewards, or lower the learning "
+            f"rate.{kept if list_checkpoints(self.folder.checkpoints) else ''}"
+        )
+
+    def save(self) -> None:
+        """Writes a checkpoint, unless this one is written."""
+        if self._saved_at == self.count:
+            return
+        self.check_finite()
+        state = self.session.state_dict()
+        if state is not None:
+            content = {
+                "session": state,
+                "config": json.dumps(self.folder.plain_config()),
+                "metrics_bytes": self.jsonl.position(),
+                "seconds": self.seconds,
+            }
+            with self.writing("the checkpoint"):
+                save_checkpoint(self.folder.checkpoints, self.count, content, self.folder.config.keep_checkpoints)
+        self._saved_at = self.count
+
+    def _finish(self) -> None:
+        self.save()
+        self.write_others(is_last=True)
+        # A last line, behind what a checkpoint keeps: a run that is lengthened continues as if it had not ended here.
+        if self.is_finished and self.count % self.folder.config.log_every != 0:
+            self._log()
+        self.world.share(self._summarize)
+
+    def _summarize(self) -> None:
+        with self.writing("the summary"):
+            more = self.summarize(self.folder.read_metrics())
+            counters = dataclasses.asdict(self.session.counters)
+            summary = {**counters, "seconds": self.seconds, **more, "finished": self.is_finished}
+            self.folder.write_summary(summary)
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Says what was not lost where something cannot be written, on a full disk for example."""
+        self.folder.check_exists()
+        try:
+            yield
+        except ProcessLost:
+            raise
+        except (OSError, RuntimeError) as error:  # PyTorch's writer of archives raises RuntimeErrors
+            saved = list_checkpoints(self.folder.checkpoints)
+            kept = f"{saved[-1]} is whole" if saved else "it has no checkpoint yet"
+            raise OSError(
+                f"{what} of {self.folder.path} cannot be written ({error}). What was written before is not lost, {kept}; "
+                f"free some space, then `{self.resume_command} {self.folder.path}`."
+            ) from error

@@ -1,0 +1,42 @@
+"""What a run sets for its whole process, and what the names of devices and speeds stand for."""
+
+from __future__ import annotations
+
+import torch
+
+from disco_torch.kernels import SPEEDS, Speed, keep_freed_memory
+
+
+def configure_process(device: torch.device) -> None:
+    """Settings of the whole process: TF32 matmuls on a GPU, as JAX uses, and freed memory kept for the next tensors.
+
+    Entry points such as `train` and `discover` call it; no constructor does.
+    """
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    keep_freed_memory()
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of a name; `auto` is the GPU if there is one."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"`device` must be one that this machine has, got {name!r} without a GPU; use cpu.")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"`device` must be `cpu`, `cuda` or `auto`, got {name!r}.") from error
+
+
+def resolve_speed(name: str, device: torch.device, on_cpu: str = "plain") -> Speed:
+    """The speed of a name.
+
+    Args:
+      name: a speed's name; `auto` is `captured` on a GPU and `on_cpu` elsewhere.
+      device: the device to run on.
+      on_cpu: `plain` where most runs are over before tracing has paid for the seconds that it takes.
+    """
+    if name == "auto":
+        name = "captured" if device.type == "cuda" else on_cpu
+    return SPEEDS[name]
