@@ -106,7 +106,7 @@ def forget_agents(state: ReplayState, agents: Tensor) -> ReplayState:
 
 
 def _places(rings: Rollout, slots: Tensor) -> tuple[Tensor, Tensor]:
-    """Of slots [P, n] in each ring: places of the trajectories in all rings, [P, n], and of their rows, [P, rows, n]."""
+    """Places in all rings of the trajectories in slots [P, n] of each ring, [P, n], and of their rows, [P, rows, n]."""
     capacity, rows = rings.rewards.shape[-2:]
     if slots.ndim == 2:
         firsts = torch.arange(0, slots.shape[0] * capacity, capacity, device=slots.device)

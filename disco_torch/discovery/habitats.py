@@ -1,4 +1,4 @@
-"""Where the agents of a group live: several environments, seen as one whose observations and actions have one shape."""
+"""Habitats: the environments of a group of agents, seen as one whose observations and actions have one shape."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Habitats:
         self.observation_size = max(habitat.env.observation_example.numel() for habitat in self.all)
         self.truncates = any(habitat.env.truncates for habitat in self.all)
         self.ids: list[int] = []
-        """Of this process's agents, their places in the group."""
+        """Places in the group of the agents that this process has."""
         self.total = 0
         for habitat in self.all:
             self.ids += [self.total + i for i in habitat.mine]

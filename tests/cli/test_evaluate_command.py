@@ -45,9 +45,9 @@ def test_both_policies_and_a_picture(run: Path, tmp_path: Path, capsys: pytest.C
         assert episodes == "4" and length == "4"
         low, high = (float(number) for number in interval.split(" to "))
         assert -1 <= low <= float(mean) <= high <= 1
-    assert "4 frames in" in output.replace("\n", " ")
+    assert "5 frames in" in output.replace("\n", " ")
     with Image.open(tmp_path / "x.gif") as image:
-        assert image.format == "GIF" and getattr(image, "n_frames", 1) == 4
+        assert image.format == "GIF" and getattr(image, "n_frames", 1) == 5
     assert main(args) == 0
     assert rows(capsys.readouterr().out) == table  # the seed is fixed
 
