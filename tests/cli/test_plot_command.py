@@ -35,6 +35,8 @@ def test_runs_in_one_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["plot", str(first), str(second), "--out", str(out)]) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert "2 runs in" in capsys.readouterr().out.replace("\n", " ")
+    assert main(["plot", str(first), "--out", str(out)]) == 0
+    assert "1 run in" in capsys.readouterr().out.replace("\n", " ")
 
 
 def test_runs_that_differ_in_the_seed_are_one_group(tmp_path: Path, drawn: dict[str, list[Any]]) -> None:
