@@ -231,7 +231,8 @@ class RunLoop(Generic[F, S]):
     @contextmanager
     def writing(self, what: str) -> Iterator[None]:
         """Says what was not lost where something cannot be written, on a full disk for example."""
-        self.folder.check_exists()
+        if self.world.is_first:  # others may be on machines that do not have the folder
+            self.folder.check_exists()
         try:
             yield
         except ProcessLost:

@@ -18,6 +18,8 @@ def test_names_are_made_of_environment_rule_and_seed_and_numbered(tmp_path: Path
     assert names == ["catch-actor-critic-seed3", "catch-actor-critic-seed3-2", "catch-actor-critic-seed3-3"]
     other = RunFolder.create(small_config(tmp_path, env="disco_torch/Catch-v0", rule="some/where/mine.safetensors"))
     assert other.path == tmp_path / "disco_torch-Catch-v0-mine-seed0"
+    module = RunFolder.create(small_config(tmp_path, env="my.module:Own-v1"))
+    assert module.path == tmp_path / "my.module-Own-v1-actor-critic-seed0"  # no system has trouble with it
 
 
 def test_a_given_name_must_be_free(tmp_path: Path) -> None:
