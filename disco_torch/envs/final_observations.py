@@ -15,9 +15,8 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
-from disco_torch.types import Observations
+from disco_torch.types import Observations, flatten_tree
 
 SUSPICIOUS_ROWS = 16
 """So many truncated episodes in a row whose last observation equals the next first one are reported."""
@@ -42,8 +41,8 @@ def copy_final_observations(env: VectorEnv[Any, Any, Any]) -> None:
 
 def shares_memory(batch: Any, finals: Any) -> bool:
     """Whether any array of `finals` lies in memory that an array of `batch` lies in too."""
-    arrays = [x for x in pytree.tree_leaves(batch) if isinstance(x, np.ndarray)]
-    others = [x for x in pytree.tree_leaves(finals) if isinstance(x, np.ndarray)]
+    arrays = [x for x in flatten_tree(batch)[0] if isinstance(x, np.ndarray)]
+    others = [x for x in flatten_tree(finals)[0] if isinstance(x, np.ndarray)]
     return any(np.may_share_memory(x, y) for x in arrays for y in others)
 
 
@@ -59,7 +58,7 @@ class FinalObservationCheck:
         """Looks at the rows `cut`, [K], of trees of [B, ...]: first observations and the last ones before them."""
         if self._done:
             return
-        pairs = zip(pytree.tree_leaves(observations), pytree.tree_leaves(finals), strict=True)
+        pairs = zip(flatten_tree(observations)[0], flatten_tree(finals)[0], strict=True)
         if all(_equal(x[cut], y[cut]) for x, y in pairs):
             self._equal_rows += len(cut)
         else:
