@@ -38,7 +38,8 @@ class RuleInput:
 
     def __reduce__(self) -> Any:
         """Inputs of this module are pickled by their names, since most of their functions are lambdas."""
-        if INPUTS.get(self.name) is self:
+        known = INPUTS.get(self.name)
+        if known is not None and known.read is self.read:
             return input_by_name, (self.name,)
         return RuleInput, (self.name, self.read, self.needs_action_outputs)
 

@@ -205,7 +205,8 @@ def stored_form(config: RuleInput, where: str) -> dict[str, Any]:
                     "in `weights.stored_inputs.TRANSFORMS` and list it by its name."
                 )
         return {"source": source, "transforms": list(transforms)}
-    if INPUTS.get(config.name) is not config:
+    known = INPUTS.get(config.name)
+    if known is None or known.read is not config.read:
         raise ValueError(
             f"`{where}` is an input with a function of its own ({config.name}), which a file cannot hold; write it with "
             "TransformConfig(source, transforms), whose names a file can hold."

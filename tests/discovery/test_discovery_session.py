@@ -313,7 +313,7 @@ def test_a_checkpoint_of_other_settings() -> None:
     session = make_session(**QUICK)
     session.advance()
     state = stored(session)
-    with pytest.raises(ValueError, match="the checkpoint's `groups/0/agents/rings/0/observations` is missing; use the set"):
+    with pytest.raises(ValueError, match="the checkpoint's `groups/0/agents/replay/0/observations` is missing; use the set"):
         make_session(**QUICK, replay_capacity=6, fresh_validation=True).load_state_dict(state)
 
 

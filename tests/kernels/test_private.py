@@ -17,15 +17,6 @@ from disco_torch.kernels.private import PRIVATE_NAMES, copy_many, is_view, is_wr
 
 PACKAGE = Path(disco_torch.__file__).parent
 TREES = "torch.utils._pytree"
-TO_CONVERT = {
-    "data/replay.py",
-    "discovery/population_state.py",
-    "discovery/session.py",
-    "envs/gymnasium_env.py",
-    "envs/levels.py",
-    "training/checkpoint.py",
-}
-"""Files that import the tree functions themselves until they use those of `types.py`."""
 HOMES = {PACKAGE / "kernels" / "private.py", PACKAGE / "types.py"}
 
 
@@ -82,7 +73,6 @@ def test_private_names_stand_in_their_files_alone() -> None:
         for path in sorted(PACKAGE.rglob("*.py"))
         for name in private_names(path.read_text())
         if path not in HOMES or (path.name == "types.py" and not name.startswith(TREES))
-        if not (str(path.relative_to(PACKAGE)) in TO_CONVERT and name.startswith(TREES))
     ]
     assert not offenders, "move these to kernels/private.py, or use the tree functions of types.py:\n" + "\n".join(offenders)
 
