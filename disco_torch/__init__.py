@@ -4,7 +4,7 @@ from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
 from disco_torch.data import Replay, collect, collect_rollout, init_actor
 from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
-from disco_torch.envs import Environment, EnvironmentFailure, make_env
+from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
     ActorCritic,
@@ -41,6 +41,7 @@ from disco_torch.weights import (
     list_rules,
     load_disco103_weights,
     load_rule,
+    register_rule,
     save_rule,
 )
 
@@ -54,6 +55,7 @@ __all__ = [
     "AdamConfig",
     "Agent",
     "AgentConfig",
+    "BinActions",
     "ClippedAdam",
     "DiscoConfig",
     "DiscoHyperParams",
@@ -95,6 +97,8 @@ __all__ = [
     "load_rule",
     "load_run",
     "make_env",
+    "register_env",
+    "register_rule",
     "save_rule",
     "set_checking",
     "train",

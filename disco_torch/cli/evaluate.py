@@ -10,7 +10,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from disco_torch.training.evaluation import PolicyKind, evaluate, load_run, record
+from disco_torch.cli.imports import Imports, import_named
+from disco_torch.training.evaluation import PolicyKind, evaluate, record
+from disco_torch.training.trained import load_run
 
 
 @dataclass(frozen=True)
@@ -29,10 +31,13 @@ class Evaluate:
     """Device to act on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     record: Path | None = None
     """File to write an animated GIF of one episode to."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers the environment; may be given several times."""
 
     def run(self) -> int:
         if self.episodes < 1 or self.num_envs < 1:
             raise ValueError(f"`--episodes` and `--num-envs` must be at least 1, got {self.episodes} and {self.num_envs}.")
+        import_named(self.imports)
         trained = load_run(self.run_folder, self.device)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")

@@ -17,6 +17,8 @@ from disco_torch.types import flatten_tree, tree_items, unflatten_tree
 
 FORMAT = 2
 """Of the files. In format 1 the leaves of a state had no names."""
+BEST = "best.pt"
+"""Name of the checkpoint of the best evaluation during a run."""
 FIX = "use the settings and the version of disco-torch that wrote it"
 T = TypeVar("T")
 Leaves = dict[str, Any]
@@ -96,20 +98,46 @@ def save_checkpoint(folder: Path, count: int, content: dict[str, Any], keep: int
     return path
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """The newest checkpoint that loads. Only tensors and plain values are read, never code."""
+def load_checkpoint(folder: Path, which: str | int = "newest") -> dict[str, Any]:
+    """A checkpoint. Only tensors and plain values are read, never code.
+
+    Args:
+      folder: of the checkpoints.
+      which: "newest", the newest one that loads; "best", the one of the best evaluation during the run; or a number of
+        rollouts or meta-updates, as in the file's name.
+    """
+    if which != "newest":
+        return _checked_format(path := _named_checkpoint(folder, which), load_tensors(path))
     for path in reversed(list_checkpoints(folder)):
         try:
             content = load_tensors(path)
         except Exception as error:  # a damaged file raises whatever its damage leads to
             warnings.warn(f"{path} does not load ({type(error).__name__}: {error}); trying the one before.", stacklevel=2)
             continue
-        found = content.get("format") if isinstance(content, dict) else None
-        if found != FORMAT:
-            hint = "resume it with the version of disco-torch that wrote it, or start a new run"
-            raise ValueError(f"{path} must be of checkpoint format {FORMAT}, got {found}; {hint}.")
-        return content
+        return _checked_format(path, content)
     raise ValueError(f"no checkpoint that loads in {folder}; a run can be resumed once it has written one.")
+
+
+def _named_checkpoint(folder: Path, which: str | int) -> Path:
+    numbers = [int(path.stem.rpartition("-")[2]) for path in list_checkpoints(folder)]
+    if which == "best":
+        if not (folder / BEST).is_file():
+            raise ValueError(
+                f"`checkpoint` 'best' must be a file {folder / BEST}, which a run writes that is evaluated while it trains; "
+                f"this run has the numbers {numbers}."
+            )
+        return folder / BEST
+    if which not in numbers:
+        raise ValueError(f"`checkpoint` must be 'newest', 'best' or one of the numbers {numbers}, got {which!r}.")
+    return checkpoint_path(folder, int(which))
+
+
+def _checked_format(path: Path, content: Any) -> dict[str, Any]:
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        hint = "resume it with the version of disco-torch that wrote it, or start a new run"
+        raise ValueError(f"{path} must be of checkpoint format {FORMAT}, got {found}; {hint}.")
+    return content
 
 
 @contextmanager

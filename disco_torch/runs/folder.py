@@ -150,9 +150,9 @@ class ConfiguredFolder(Generic[C]):
             return {}
         return self.load_checkpoint()
 
-    def load_checkpoint(self) -> dict[str, Any]:
-        """The newest checkpoint, which must be of a run with this configuration."""
-        content = load_checkpoint(self.checkpoints)
+    def load_checkpoint(self, which: str | int = "newest") -> dict[str, Any]:
+        """The newest checkpoint, or another one, which must be of a run with this configuration."""
+        content = load_checkpoint(self.checkpoints, which)
         with restoring(self.checkpoints):
             kinds = {"session": dict, "config": str, "metrics_bytes": int, "seconds": float}
             for name, kind in kinds.items():

@@ -128,12 +128,14 @@ def test_spaces_that_have_no_fixed_shape_are_refused():
 @pytest.mark.parametrize(
     ("space", "hint"),
     [
-        (spaces.Box(-1, 1, (2,)), "continuous actions are not supported; wrap .*DiscretizeAction"),
-        (spaces.MultiDiscrete([2, 3]), "only single discrete actions are supported; number the combinations"),
+        (spaces.Box(-1, 1, (2,)), r"continuous actions are not supported; wrap .*BinActions\(env, bins\)"),
+        (spaces.Tuple([spaces.Discrete(2)]), "number the actions with gymnasium.wrappers.TransformAction"),
     ],
 )
 def test_other_action_spaces_are_refused(space, hint):
-    with pytest.raises(ValueError, match=rf"`single_action_space` must be Discrete, got .*; {hint}"):
+    with pytest.raises(
+        ValueError, match=rf"`single_action_space` must be Discrete, MultiDiscrete or MultiBinary, got .*; {hint}"
+    ):
         adapter(Scripted(spaces.Discrete(2), [0], actions=space))
 
 
