@@ -28,6 +28,7 @@ environments."""
 IMPORTED: set[str] = set()
 """Modules that the user has named for import."""
 TRUSTED = ("gymnasium.wrappers", "disco_torch.envs")
+"""Modules whose wrappers and environments a configuration may name without that."""
 
 E = TypeVar("E", bound=Callable[..., Any])
 
@@ -119,12 +120,13 @@ def find_named(name: str, *, importing: bool) -> Any:
     Args:
       name: "module:name".
       importing: whether to import the module, because the user has named it. If not, the object is looked up only in
-        modules that the user has imported, and in trusted ones.
+        modules that the user has imported, in trusted ones, and in the modules of both if they are packages.
     """
     if not is_lookup_name(name):
         return None
     module, _, path = name.partition(":")
-    if not importing and module not in (*IMPORTED, *TRUSTED):
+    known = (*IMPORTED, *TRUSTED)
+    if not importing and not any(f"{module}.".startswith(f"{package}.") for package in known):
         return None
     found: Any = importlib.import_module(module)
     for part in path.split("."):

@@ -82,7 +82,7 @@ def make_space(config: SpaceConfig) -> spaces.Space[Any]:
     if config.kind == "MultiDiscrete":
         sizes, starts = (np.array(values).reshape(shape) for values in (config.sizes, config.starts))
         return spaces.MultiDiscrete(sizes, dtype=np.dtype(config.dtype).type, start=starts)
-    return spaces.MultiBinary(shape)
+    return spaces.MultiBinary(shape[0] if len(shape) == 1 else shape)
 
 
 def spaces_of(env: Environment) -> tuple[SpaceConfig, SpaceConfig]:

@@ -136,8 +136,7 @@ def bring(
         changes["env"] = source
     else:
         changes["env"] = qualified_name(source)
-        if isinstance(source, Environment | VectorEnv):
-            changes["num_envs"] = int(source.num_envs)
+        changes |= fields_of_object(source)
         if isinstance(source, Environment) and config.device == "auto":
             changes["device"] = source.device.type
     found = as_wrappers(config.wrappers if wrappers is None else wrappers)
@@ -215,6 +214,11 @@ def kind_of(env: EnvSource) -> Any:
     if isinstance(env, Environment):
         return "environment"
     return "vector environment" if isinstance(env, VectorEnv) else "factory"
+
+
+def fields_of_object(env: EnvSource | None) -> dict[str, Any]:
+    """Settings that an object decides."""
+    return {"num_envs": int(env.num_envs)} if isinstance(env, Environment | VectorEnv) else {}
 
 
 def check_num_envs(config: TrainConfig, given: Mapping[str, Any]) -> None:

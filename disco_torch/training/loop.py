@@ -28,7 +28,14 @@ from disco_torch.runs import (
     run_lock,
     stop_signals,
 )
-from disco_torch.training.bring_your_own import bring, bring_again, check_num_envs, describe_env, warn_about_images
+from disco_torch.training.bring_your_own import (
+    bring,
+    bring_again,
+    check_num_envs,
+    describe_env,
+    fields_of_object,
+    warn_about_images,
+)
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession, resolve_rule
@@ -103,7 +110,8 @@ def train(
             content, settings = folder.content_to_resume(), folder.config
             objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)  # type: ignore[arg-type]
         else:
-            settings, objects = bring(with_fields(config, fields), env=env, agent=agent, rule=rule, wrappers=wrappers)
+            settings = with_fields(config, fields_of_object(env) | fields)
+            settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             check_num_envs(settings, fields)
             settings = _resolved(settings)
         configure_process(resolve_device(settings.device))
