@@ -11,6 +11,7 @@ import tyro
 from disco_torch.cli.demo import Demo
 from disco_torch.cli.discover import Discover, DiscoverOptions
 from disco_torch.cli.evaluate import Evaluate
+from disco_torch.cli.imports import import_named
 from disco_torch.cli.plot import Plot
 from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
@@ -28,6 +29,7 @@ def main(args: list[str] | None = None) -> int:
     """Runs one command and returns its exit status; a mistake of the caller is one line, not a traceback."""
     args = sys.argv[1:] if args is None else args
     try:
+        import_named(args)
         preset, args = take_preset(args)
         train, discover = Train(), Discover()
         if isinstance(preset, TrainConfig):

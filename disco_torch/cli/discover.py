@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from disco_torch.cli.imports import Imports, import_named
+from disco_torch.cli.imports import Imports
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
 from disco_torch.discovery.folder import DiscoveryFolder
@@ -53,7 +53,6 @@ class Discover:
     """Module to import first, such as one that registers families of levels; may be given several times."""
 
     def run(self) -> int:
-        import_named(self.imports)
         config = self.options.config
         if self.resume is not None:
             own = DiscoveryFolder.open(self.resume).config

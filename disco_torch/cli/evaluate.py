@@ -10,7 +10,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from disco_torch.cli.imports import Imports, import_named
+from disco_torch.cli.imports import Imports
 from disco_torch.training.evaluation import PolicyKind, evaluate, record
 from disco_torch.training.trained import load_run
 
@@ -37,7 +37,6 @@ class Evaluate:
     def run(self) -> int:
         if self.episodes < 1 or self.num_envs < 1:
             raise ValueError(f"`--episodes` and `--num-envs` must be at least 1, got {self.episodes} and {self.num_envs}.")
-        import_named(self.imports)
         trained = load_run(self.run_folder, self.device)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")

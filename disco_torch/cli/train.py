@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from disco_torch.cli.imports import Imports, import_named
+from disco_torch.cli.imports import Imports
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.training import PRESETS, TrainConfig, train
 from disco_torch.training.folder import RunFolder
@@ -30,7 +30,6 @@ class Train:
     """Module to import first, such as one that registers environments or rules; may be given several times."""
 
     def run(self) -> int:
-        import_named(self.imports)
         if self.resume is not None:
             own = RunFolder.open(self.resume).config
             check_settings_of_resumed(self.config, own, "steps", may_change=("device", "speed"))
