@@ -34,7 +34,7 @@ def without_text(space: spaces.Space[Any], where: str = "observation") -> tuple[
     if isinstance(space, spaces.Dict):
         kept, left_out = {}, []
         for key, part in space.spaces.items():
-            if isinstance(part, spaces.Text):
+            if part.dtype is not None and part.dtype.kind == "U":  # Text, and spaces of texts that packages define
                 left_out.append(f"{where}[{key!r}]")
             else:
                 kept[key], inner = without_text(part, f"{where}[{key!r}]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import warnings
@@ -25,8 +26,9 @@ from disco_torch.training.folder import RunFolder
 
 FIRST_TRIES = ["CartPole-v1", "Acrobot-v1", "FrozenLake-v1", "Blackjack-v1"]
 FIRST_TRIES += [next(name for name in ("Taxi-v4", "Taxi-v3") if name in gymnasium.registry)]
-FIRST_TRIES += ["LunarLander-v3", "own/Bandit-v0", "own/Rooms-v0", "own/Levers-v0"]
-NO_BOX2D = importlib.util.find_spec("Box2D") is None
+FIRST_TRIES += ["LunarLander-v3", "minigrid:MiniGrid-Empty-5x5-v0", "MinAtar/Breakout-v1"]
+FIRST_TRIES += ["own/Bandit-v0", "own/Rooms-v0", "own/Levers-v0"]
+PACKAGES = {"LunarLander-v3": "Box2D", "minigrid:MiniGrid-Empty-5x5-v0": "minigrid", "MinAtar/Breakout-v1": "minatar"}
 
 
 @pytest.fixture
@@ -46,8 +48,10 @@ def vector_of(env_id: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Syn
 @pytest.mark.parametrize("env_id", FIRST_TRIES)
 def test_the_environments_of_a_first_try(env_id: str, source: str, tiny: dict[str, Any]) -> None:
     """Trained, resumed, evaluated and predicted with."""
-    if env_id.startswith("LunarLander") and NO_BOX2D:
-        pytest.skip("LunarLander needs the package Box2D")
+    if env_id in PACKAGES and importlib.util.find_spec(PACKAGES[env_id]) is None:
+        pytest.skip(f"{env_id} needs the package {PACKAGES[env_id]}")
+    if env_id.startswith("MinAtar/") and env_id not in gymnasium.registry:
+        importlib.import_module("minatar.gym").register_envs()
     env: Any = {"id": env_id, "factory": lambda: gymnasium.make(env_id), "vector": vector_of(env_id)}[source]
     folder = train(env=env, **tiny).folder
     again = None if source == "id" else env
@@ -264,6 +268,18 @@ def test_keywords_of_a_resumed_run(tiny: dict[str, Any]) -> None:
         train(resume=folder, seed=3, view=False)
 
 
+def test_runs_from_before_objects(tiny: dict[str, Any]) -> None:
+    """Configurations without the new fields: the spaces are those of the environment that the id makes."""
+    folder = train(env="CartPole-v1", **tiny).folder
+    config = json.loads((folder / "config.json").read_text())
+    del config["objects"], config["wrappers"]
+    (folder / "config.json").write_text(json.dumps(config))
+    content = load_checkpoint(folder / "checkpoints")
+    save_checkpoint(folder / "checkpoints", 4, content | {"config": json.dumps(config)}, keep=1)
+    assert load_run(folder, "cpu").predict(np.zeros(4)) in (0, 1)
+    assert train(resume=folder, steps=72, view=False).folder == folder
+
+
 # Networks and rules.
 
 
@@ -294,6 +310,14 @@ def test_a_torso(tiny: dict[str, Any]) -> None:
     assert train(resume=folder, agent=torso, env=Rooms, steps=72, view=False).folder == folder
     with pytest.raises(ValueError, match=r"`agent` must be that of the run, .*:Convolutions, got .*:Linear"):
         load_run(folder, "cpu", agent=nn.Linear(3, 3))
+
+
+def test_a_torso_is_traced(tiny: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    torso = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.SiLU())
+    runs = [train(env="CartPole-v1", speed=speed, **tiny | {"agent": torso}).folder for speed in ("plain", "traced")]
+    plain, traced = (load_run(folder, "cpu", agent=torso).params for folder in runs)
+    assert all(torch.allclose(plain[name], traced[name], atol=1e-5) for name in plain)
 
 
 def test_a_whole_agent(tiny: dict[str, Any]) -> None:
