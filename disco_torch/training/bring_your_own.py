@@ -155,8 +155,8 @@ def bring_again(
     config: TrainConfig,
     *,
     env: EnvSource | None = None,
-    agent: nn.Module | None = None,
-    rule: UpdateRule | None = None,
+    agent: AgentConfig | nn.Module | None = None,
+    rule: str | UpdateRule | None = None,
     wrappers: Sequence[Wrapper | str] | None = None,
 ) -> RunObjects:
     """The objects of a run that exists, compared with the names that its configuration has of them.
@@ -182,7 +182,8 @@ def bring_again(
         raise ValueError(f"`wrappers` must be those of the run, {list(config.wrappers)}, got {len(found)}.")
     for stored, wrapper in zip(config.wrappers, found or (), strict=False):
         _check_name("wrappers", stored, wrapper)
-    return RunObjects(source, found, agent, rule)
+    module, own_rule = agent if isinstance(agent, nn.Module) else None, rule if isinstance(rule, UpdateRule) else None
+    return RunObjects(source, found, module, own_rule)
 
 
 def as_object(env: EnvSource) -> EnvSource:

@@ -108,7 +108,7 @@ def train(
                 config = with_fields(folder.config if config is None else config, resumed_fields(fields))
             folder = _resumed(folder.path, config)
             content, settings = folder.content_to_resume(), folder.config
-            objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)  # type: ignore[arg-type]
+            objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
         else:
             settings = with_fields(config, fields_of_object(env) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
