@@ -90,7 +90,9 @@ def test_a_factory_in_processes(tiny: dict[str, Any]) -> None:
 def test_the_reset_mode_is_that_of_the_vector_environment(mode: AutoresetMode, tiny: dict[str, Any]) -> None:
     """24 steps in each of 2 environments; in next_step mode every episode of 4 steps takes one more to begin the next."""
     env = vector_of("own/Levers-v0", mode)
-    episodes = last_state(train(env=env, **tiny).folder)["counters"]["episodes"]
+    folder = train(env=env, **tiny).folder
+    assert folder.name == "own-Levers-v0-actor-critic-seed0"
+    episodes = last_state(folder)["counters"]["episodes"]
     assert episodes == (10 if mode is AutoresetMode.NEXT_STEP else 12)
     env.reset()  # the user's own object is not closed
 
