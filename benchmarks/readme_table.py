@@ -143,7 +143,7 @@ def update_row() -> Row:
     def measure(results: Results) -> str:
         command = [sys.executable, str(ROOT / "benchmarks/learner.py"), "--sizes", "small", "--speeds", "traced"]
         text = results.printed("learner", command)
-        plain, traced = (numbers_after(rf" {path} ", text)[0] for path in ("plain", "traced"))
+        plain, traced = (numbers_after(rf" {path} +(?=\d)", text)[0] for path in ("plain", "traced"))
         return f"{traced:.0f} ms traced, {plain:.0f} ms plain"
 
     what = "Update of an agent with a rule of Disco103's size (29 steps, 64 trajectories, 3 actions)"
