@@ -96,7 +96,7 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[3])
-    assert (paper.num_fresh, paper.num_copies, paper.updates_per_meta_update) == (10, 48, 1)
+    assert (paper.num_fresh, paper.num_parallel_envs, paper.updates_per_meta_update) == (10, 48, 1)
 
 
 @pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])

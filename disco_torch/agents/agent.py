@@ -39,7 +39,7 @@ TORSOS: dict[str, Callable[[Observations, AgentConfig], Any]] = {
 CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
     "none": lambda features, config: NoMemory(features),
 }
-"""Makes the core of a configuration for so many features of the torso; see `NoMemory` for what a core is."""
+"""Makes the core of a configuration, given the number of features of the torso; see `NoMemory` for what a core is."""
 
 
 @dataclass(frozen=True)

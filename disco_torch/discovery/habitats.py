@@ -212,7 +212,7 @@ def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> Pur
     if "level_seed" in config.env_args:
         raise ValueError(
             f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
-            f"{config.env!r}; every life draws a level of its own."
+            f"{config.env!r}; every life draws its own level."
         )
     env = make_env(config.env, num_envs, device=device, **config.env_args)
     if not isinstance(env, PureEnvironment):

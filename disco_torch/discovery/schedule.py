@@ -13,7 +13,7 @@ from disco_torch.kernels import Recorded, Speed
 from disco_torch.types import Params
 
 FEW_UPDATES = 4
-"""For so many updates in a meta-update it does not pay to record, and compile, one that computes no logs."""
+"""Up to this number of updates in a meta-update it does not pay to record, and compile, one that computes no logs."""
 
 
 class Schedule:

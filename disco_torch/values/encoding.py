@@ -23,7 +23,7 @@ class ValueEncoding:
     """Scalar or categorical values, with or without the signed hyperbolic transform.
 
     Attributes:
-      num_bins: 1 for a scalar output; else a distribution over so many bins in [-max_abs_value, max_abs_value].
+      num_bins: 1 for a scalar output; else a distribution over this many bins in [-max_abs_value, max_abs_value].
       max_abs_value: the range of the bins, after the transform if there is one.
       nonlinear: whether the network's values live in the transformed space.
     """

@@ -124,7 +124,7 @@ def _read_npz(path: Path, max_bytes: int) -> Arrays:
                     _check_npy_header(stream, member.file_size)
                 with archive.open(member) as stream:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-    # A damaged archive fails in the zip, the inflater or the parser of a header, each with exceptions of its own.
+    # A damaged archive fails in the zip, the inflater or the parser of a header, each with its own exceptions.
     except Exception as error:
         reason = f"cannot be read ({reason_of(error)})"
         if name is None:

@@ -62,11 +62,11 @@ REGISTRY: dict[str, RuleEntry] = {
         shipped(
             "grove25",
             "Ships with disco-torch, the default: discovered on 5 families of small environments by the paper's loop.",
-            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which goes on with grove5",
+            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which is fine-tuned from grove5",
         ),
         shipped(
             "grove5",
-            "Ships with disco-torch: what grove25 began with, discovered on the same families with shorter windows.",
+            "Ships with disco-torch: the checkpoint that grove25 was fine-tuned from, found on the same families.",
             "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
         ),
         RuleEntry(
@@ -126,7 +126,7 @@ def load_rule(
         check_name_or_file(name_or_path)
         return load_rule_file(name_or_path, config=config, device=device, dtype=dtype)
     if config is not None:
-        raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, which stands for all that rule is.")
+        raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, whose configuration is fixed.")
     return entry.load().to(device=device, dtype=dtype)
 
 
