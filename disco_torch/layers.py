@@ -178,7 +178,7 @@ class LSTM(nn.Module):
 
 
 class UnrolledLSTM(torch.autograd.Function):
-    """`lstm_gates` over time, with its derivative by hand: six small operations a step instead of some forty.
+    """`lstm_gates` over time, with a hand-written derivative: six small operations a step instead of some forty.
 
     Differentiable once, which is all that a rule needs: its targets are constants of the inner gradient.
     """

@@ -126,13 +126,14 @@ class Population:
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
 
-        Lifetimes are drawn with odds of 1 / lifetime. First lives are cut short at random, so that their ends spread out.
+        Lifetimes are drawn with probabilities proportional to 1 / lifetime. First lives are cut short at random, so that they do not
+        end together.
         """
         seed = seed_of(self.config.seed, self.index, self.habitats.ids[agent], self.lives[agent])
         generator = torch.Generator().manual_seed(seed)
         lifetimes = torch.tensor(self.config.lifetimes or [0], dtype=torch.float64)
-        odds = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
-        chosen = int(torch.multinomial(odds, 1, generator=generator))
+        weights = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
+        chosen = int(torch.multinomial(weights, 1, generator=generator))
         share = float(torch.rand((), generator=generator)) if self.lives[agent] == 0 else 1.0
         self.lifetimes[agent] = max(1, round(float(lifetimes[chosen]) * share)) if self.config.lifetimes else 0
         self.ages[agent] = 0

@@ -33,7 +33,7 @@ class Schedule:
             # The logs are a sixth of what an update of many agents reads and writes.
             silently = Recorded(lambda *args: loop.update_agents(*args)[:-1], part, "the agents' update without logs")
         self.steps = Steps(
-            # Environments are many small operations: to fuse them is quick to do and soon pays.
+            # Environments are many small operations: they compile quickly and gain much.
             act=Recorded(loop.act, Speed(speed.trace, speed.compile or speed.capture), "acting"),
             update_agents=update,
             update_agents_silently=silently,

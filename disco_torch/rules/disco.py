@@ -180,7 +180,7 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[Targets, DiscoState]:
         """Targets `pi`, `y`, `z` and the value estimates; see `UpdateRule.unroll_meta_net`.
 
-        The target parameters take in `agent_params`, which are those from before the coming update.
+        The target parameters move towards `agent_params`, which are those before the coming update.
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)

@@ -1,4 +1,4 @@
-"""Where the released weights of Disco103 are, and how they come here."""
+"""Finds or downloads the released weights of Disco103."""
 
 from __future__ import annotations
 

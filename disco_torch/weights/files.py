@@ -1,7 +1,7 @@
 """Weight files on disk: `.npz` and `.safetensors`, read without trust and written all or nothing.
 
 Nothing in a file is ever unpickled, and a file that cannot be read is refused by name. Reading allocates no more than is
-allowed: the arrays of a `.safetensors` are as long as the file, those of an `.npz` are looked at before they are unpacked.
+allowed: the arrays of a `.safetensors` are as long as the file, those of an `.npz` are checked before they are unpacked.
 """
 
 from __future__ import annotations
