@@ -238,14 +238,14 @@ class UpdateRuleInputs:
 
     @property
     def should_reset_mask_fwd(self) -> Tensor:
-        """[T+1, B]: where a memory that reads forward starts anew."""
+        """[T+1, B]: where a memory that reads forward is reset."""
         if self.resets is not None:
             return self.resets
         return torch.cat([torch.zeros_like(self.is_terminal[:1]), self.is_terminal])
 
     @property
     def should_reset_mask_bwd(self) -> Tensor:
-        """[T+1, B]: where a memory that reads backward starts anew."""
+        """[T+1, B]: where a memory that reads backward is reset."""
         ends = self.is_terminal
         if self.is_truncated is not None:
             ends = ends.bool() | self.is_truncated

@@ -44,7 +44,7 @@ def test_the_first_lines_of_the_readme(disco103_path: Path, monkeypatch: pytest.
 
 def test_the_rule_of_a_page_learns_catch() -> None:
     namespace: dict[str, object] = {}
-    exec(blocks("docs/rules.md")[0], namespace)
+    exec(blocks("docs/rules.md")[1], namespace)
     rule = namespace["Reinforce"]()  # type: ignore[operator]
     env, generator = Catch(16, rows=4, columns=3), torch.Generator().manual_seed(0)
     agent = Agent(env.observation_example, 3, rule.outputs(3))
@@ -58,6 +58,19 @@ def test_the_rule_of_a_page_learns_catch() -> None:
         caught.append((episodes.returns[episodes.ends] > 0).float().mean())
     # A paddle that does not move catches 1 ball in 3.
     assert float(torch.stack(caught[-50:]).mean()) > 0.6
+
+
+def test_the_input_of_a_page_is_read_by_the_rule() -> None:
+    namespace: dict[str, Any] = {"seen": []}
+    exec(blocks("docs/rules.md")[0].replace("view.rewards", "seen.append(view) or view.rewards"), namespace)
+    rule, env, generator = namespace["rule"], Catch(2, rows=4, columns=3), torch.Generator().manual_seed(0)
+    agent = Agent(env.observation_example, 3, rule.outputs(3), AgentConfig((8,), 4, (4,)))
+    learner, actor = Learner(agent, rule), init_actor(agent, env, generator)
+    state = learner.init(generator)
+    rollout, *_ = collect(agent, state.params, env, actor, 4, generator)
+    namespace["seen"].clear()
+    _, logs = learner.update(state, rollout)
+    assert namespace["seen"] and torch.isfinite(logs["total_loss"])
 
 
 def test_the_population_of_a_page_is_discovered_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +109,7 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[3])
-    assert (paper.num_fresh, paper.num_copies, paper.updates_per_meta_update) == (10, 48, 1)
+    assert (paper.num_fresh, paper.num_parallel_envs, paper.updates_per_meta_update) == (10, 48, 1)
 
 
 @pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])

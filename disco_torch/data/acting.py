@@ -166,7 +166,7 @@ class Collector:
 
     def __init__(self, agent: Agent, env: Environment, speed: Speed) -> None:
         self.agent, self.env = agent, env
-        # Environments are many small operations: to fuse them is quick to do and soon pays.
+        # Environments are many small operations: they compile quickly and gain much.
         self._step = Recorded(self.step, Speed(speed.trace, speed.compile or speed.capture), "acting")
         # A loop over recorded steps: compiled as one it would be too long.
         self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection", carry=True)

@@ -100,7 +100,7 @@ def rule_inputs(
 
 
 def memory_resets(rollout: Rollout) -> Tensor:
-    """[T+1, B]: rows whose observation begins an episode, before which a memory starts anew."""
+    """[T+1, B]: rows whose observation begins an episode, before which a memory is reset."""
     resets = rollout.discounts == 0
     if rollout.truncations is not None:
         after_cut = torch.cat([torch.zeros_like(rollout.truncations[:1]), rollout.truncations[:-1]])

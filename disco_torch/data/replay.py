@@ -84,7 +84,7 @@ def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> 
       A rollout of [P, rows, num_fresh + n, ...].
     """
     rings, sizes = state.trajectories, state.sizes.clamp(min=1).unsqueeze(-1)  # [P, 1]
-    # How far back, 0 is the newest; a product may round up to the size itself.
+    # How far back, 0 is the newest; the multiplication may round up to the size itself.
     back = torch.minimum((uniforms * sizes).long(), sizes - 1)
     if num_fresh:
         back = torch.cat([torch.arange(num_fresh, device=back.device) % sizes, back], dim=-1)

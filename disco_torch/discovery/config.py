@@ -24,7 +24,7 @@ NO_CLIP = 1e9
 
 @dataclass(frozen=True)
 class HabitatConfig:
-    """An environment and the number of agents of the population in it, each in a level of its own."""
+    """An environment and the number of agents of the population in it, each in its own level."""
 
     env: str = "catch"
     """Environment: `catch`, or a family of `disco_torch.envs.FAMILIES`."""
@@ -42,8 +42,9 @@ class GroupConfig:
     """
 
     habitats: Sequence[HabitatConfig] = (HabitatConfig(),)
+    """Environments, and the number of agents in each."""
     agent: AgentConfig = field(default_factory=AgentConfig)
-    """The network of every agent in the group."""
+    """Network of every agent in the group."""
     learning_rates: Sequence[float] = (5e-4,)
     """Learning rates, which the agents take in turn."""
 
@@ -63,7 +64,7 @@ class DiscoverConfig:
     """A discovery. The defaults are those of the released notebook; see the presets for others."""
 
     groups: Sequence[GroupConfig] = (GroupConfig(),)
-    """The population."""
+    """Population of agents, in groups of one network each."""
     rule: DiscoConfig = field(default_factory=DiscoConfig)
     """Configuration of the rule: everything but its weights."""
     start: str = ""
@@ -131,7 +132,7 @@ class DiscoverConfig:
     log_every: int = 10
     """Number of meta-updates between two lines of metrics."""
     snapshot_every: int = 100
-    """Number of meta-updates between two snapshots of the rule; 0 for one at the end alone."""
+    """Number of meta-updates between two snapshots of the rule; 0 for only one, at the end."""
     checkpoint_every: int = 200
     """Number of meta-updates between two checkpoints; 0 for one at the start and one at the end."""
     keep_checkpoints: int = 2
@@ -177,12 +178,12 @@ class DiscoverConfig:
         return sum(group.num_agents for group in self.groups)
 
     def learning_rate(self, meta_updates: int) -> float:
-        """Learning rate of the rule after so many meta-updates."""
+        """Learning rate of the rule after `meta_updates` meta-updates."""
         rate = self.optimizer.learning_rate
         return rate / 4.0 if 0 < self.slow_after <= meta_updates else rate
 
     @property
-    def num_copies(self) -> int:
+    def num_parallel_envs(self) -> int:
         """Number of parallel environments that each agent acts in."""
         return self.valid_envs or self.num_envs
 

@@ -19,7 +19,7 @@ class WindowUpdate:
       rule_params: the rule that the agents were updated with.
       saved: what the backward pass needs of the agents.
       rollout: what they learned from.
-      alive: [P], 0 where the agent that was updated has been replaced since: nothing of it counts any more. None where
+      alive: [P], 0 where the agent that was updated has been replaced since, and its update has no weight. None where
         windows do not overlap, so that this cannot happen.
     """
 

@@ -94,7 +94,7 @@ class Habitats:
         self, config: GroupConfig, num_envs: int, device: torch.device, dtype: torch.dtype, rank: int = 0, size: int = 1
     ) -> None:
         self.num_envs, self.device, self.dtype = num_envs, device, dtype
-        # An environment without agents of this process is made nevertheless: its numbers are drawn in every process.
+        # An environment without agents of this process is made as well: its random numbers are drawn in every process.
         self.all = [
             Habitat(habitat, make_pure(habitat, max(1, len(mine)) * num_envs, device), mine)
             for habitat, mine in zip(config.habitats, shares_of(config, rank, size), strict=True)
@@ -212,7 +212,7 @@ def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> Pur
     if "level_seed" in config.env_args:
         raise ValueError(
             f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
-            f"{config.env!r}; every life draws a level of its own."
+            f"{config.env!r}; every life draws its own level."
         )
     env = make_env(config.env, num_envs, device=device, **config.env_args)
     if not isinstance(env, PureEnvironment):

@@ -47,7 +47,7 @@ class Population:
         self.config, self.index, self.device = config, index, device
         self.own: GroupConfig = config.groups[index]
         dtype = getattr(torch, config.dtype)
-        self.habitats = Habitats(self.own, config.num_copies, device, dtype, rank, size)
+        self.habitats = Habitats(self.own, config.num_parallel_envs, device, dtype, rank, size)
         example = torch.zeros(self.habitats.observation_size)
         A = self.habitats.num_actions
         self.agent = Agent(example, A, rule.outputs(A), self.own.agent).to(device, dtype)
@@ -117,7 +117,7 @@ class Population:
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
         joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
-        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
+        returns = torch.zeros(self.num_agents, self.config.num_parallel_envs, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
         capacity = self.config.replay_capacity
         replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
@@ -126,13 +126,14 @@ class Population:
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
 
-        Lifetimes are drawn with odds of 1 / lifetime. First lives are cut short at random, so that their ends spread out.
+        Lifetimes are drawn with probabilities proportional to 1 / lifetime. First lives are cut short at random, so that they do not
+        end together.
         """
         seed = seed_of(self.config.seed, self.index, self.habitats.ids[agent], self.lives[agent])
         generator = torch.Generator().manual_seed(seed)
         lifetimes = torch.tensor(self.config.lifetimes or [0], dtype=torch.float64)
-        odds = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
-        chosen = int(torch.multinomial(odds, 1, generator=generator))
+        weights = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
+        chosen = int(torch.multinomial(weights, 1, generator=generator))
         share = float(torch.rand((), generator=generator)) if self.lives[agent] == 0 else 1.0
         self.lifetimes[agent] = max(1, round(float(lifetimes[chosen]) * share)) if self.config.lifetimes else 0
         self.ages[agent] = 0
@@ -167,7 +168,7 @@ class Population:
         elif failed:  # what the value function learned from this agent may not be finite, and it would never recover
             state.values = put(state.values, agent * self.shared_value_groups // self.num_agents, value)
         first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
-        rows = slice(first * self.config.num_copies, (first + 1) * self.config.num_copies)
+        rows = slice(first * self.config.num_parallel_envs, (first + 1) * self.config.num_parallel_envs)
         acting.worlds[habitat] = put(acting.worlds[habitat], rows, world)
         acting.steps[habitat] = put(acting.steps[habitat], rows, step)
         acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))

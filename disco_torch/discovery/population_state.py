@@ -54,7 +54,7 @@ def save_group(group: Population, optimizers: Any) -> Plain:
     worlds = {}
     for i, habitat in enumerate(group.habitats.habitats):
         leaves = pack(world_of(group, i))
-        rows = {name: leaf.unflatten(0, (-1, group.config.num_copies)) for name, leaf in leaves.items()}
+        rows = {name: leaf.unflatten(0, (-1, group.config.num_parallel_envs)) for name, leaf in leaves.items()}
         worlds[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
     return {
         "ids": list(group.habitats.ids),

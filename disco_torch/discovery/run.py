@@ -59,7 +59,8 @@ class DiscoverResult:
 def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> DiscoverResult:
     """Discovers a rule and writes a folder with everything about it.
 
-    Processes that `torchrun` started all call it alike; each has a share of the agents, and the first one writes.
+    All processes that `torchrun` started call it with the same arguments; each has
+    a share of the agents, and the first one writes.
 
     Args:
       config: settings of a new discovery; when resuming, its `meta_updates` may lengthen the discovery, its `device` and

@@ -35,7 +35,7 @@ class Schedule:
             # To compile the same graph again, for one update of many, would take longer than it ever saves.
             update = Recorded(loop.update_agents, Speed(speed.trace), "the agents' update with logs")
         self.steps = Steps(
-            # Environments are many small operations: to fuse them is quick to do and soon pays.
+            # Environments are many small operations: they compile quickly and gain much.
             act=Recorded(loop.act, Speed(speed.trace, speed.compile or speed.capture), "acting"),
             update_agents=update,
             update_agents_silently=silently,

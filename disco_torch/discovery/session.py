@@ -40,7 +40,7 @@ class DiscoverySession:
 
     Args:
       config: settings of the discovery.
-      world: processes that it is split over; defaults to this one alone.
+      world: processes that it is split over; defaults to a single one.
     """
 
     def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
@@ -72,7 +72,7 @@ class DiscoverySession:
         )
         if not self.config.adam_per_agent:
             return [one]
-        return [copies_of(one, group.num_agents) for group in self.groups]
+        return [repeated(one, group.num_agents) for group in self.groups]
 
     def advance(self) -> None:
         """One update of the rule: all agents learn for a while, and their meta-gradients are averaged."""
@@ -102,7 +102,7 @@ class DiscoverySession:
         self.counters.meta_updates += 1
         self.counters.updates += updates * config.num_agents
         self.counters.steps += (
-            (updates * config.rollout_length + config.valid_length) * config.num_agents * config.num_copies
+            (updates * config.rollout_length + config.valid_length) * config.num_agents * config.num_parallel_envs
         )
 
     def _contribution(self, i: int, gradient: GroupGradient, ok: Tensor) -> Tensor:
@@ -257,7 +257,7 @@ class DiscoverySession:
         self._summed, self.lost = state["summed"], list(state["lost"])
 
 
-def copies_of(tree: Any, number: int) -> Any:
+def repeated(tree: Any, number: int) -> Any:
     """A tree of [number, ...] whose rows are all the given one."""
     return tree_map(lambda x: x.expand(number, *x.shape).clone(), tree)
 

@@ -36,7 +36,7 @@ class ActionBlock(nn.Module):
     def forward(self, x: Tensor, from_state: Tensor | None = None) -> Tensor:
         """[T, B, A, C], and [T, B, out] that `of_state` gives if there is a state -> [T, B, A, out]."""
         weights = [part[:, self.state_size :] for part in self.linear.weight.chunk(2, dim=1)]  # [out, C] each
-        # The mean after the product, not before it: one product instead of two.
+        # The mean after the matmul, not before it: one matmul instead of two.
         own, mean = nn.functional.linear(x, torch.cat(weights)).chunk(2, dim=-1)
         shared = mean.mean(dim=2) + (self.linear.bias if from_state is None else from_state)  # [T, B, out]
         return torch.relu(own + shared.unsqueeze(2))

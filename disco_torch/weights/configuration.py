@@ -1,6 +1,6 @@
 """Configurations as plain data, so that a file can carry them.
 
-Any dataclass of numbers, texts, sequences and other dataclasses goes to JSON and back. Sequences come back as tuples.
+Any dataclass of numbers, texts, sequences and other dataclasses can be converted to JSON and back. Sequences become tuples.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def check_plain(plain: object, where: str = "config") -> None:
 def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     """The configuration of a class that `config_to_plain` gave this for; the inverse up to lists, which become tuples.
 
-    Every field must be there: one that took a default in silence would make another rule of the same weights. Fields that
+    Every field must be there: one that took its default unnoticed would make another rule of the same weights. Fields that
     are marked as `later` came with a default that means what was done before; files from before do not have them.
     """
     if not isinstance(plain, Mapping):
@@ -106,7 +106,7 @@ def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if plain is None and types.NoneType in parts:
             return None
-        # Of several kinds the one that fits; the rest are None, or functions, which no file holds.
+        # Of several types the one that fits; the others are None, or functions, which no file holds.
         kind = next((part for part in parts if type(plain) is part), parts[0])
     if kind is float and type(plain) is int:
         return float(plain)

@@ -31,8 +31,8 @@ def test_the_list(capsys: pytest.CaptureFixture[str], cache: Path) -> None:
     assert Rules().run() == 0
     output = capsys.readouterr().out
     assert row(output, "disco103")[1:4] == ["discovered", "754,778", "not downloaded"]
-    assert row(output, "actor-critic")[1:4] == ["by hand", "0", "none needed"]
-    assert row(output, "policy-gradient")[1:4] == ["by hand", "0", "none needed"]
+    assert row(output, "actor-critic")[1:4] == ["hand-written", "0", "none needed"]
+    assert row(output, "policy-gradient")[1:4] == ["hand-written", "0", "none needed"]
     assert not cache.exists()
 
 

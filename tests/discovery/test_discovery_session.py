@@ -188,7 +188,7 @@ def test_metrics_are_sums_over_all_episodes_and_steps(changes: dict[str, Any]) -
         session.advance()
     metrics = session.read_metrics()
     acting = session.groups[0].state.acting
-    copies = session.config.num_copies
+    copies = session.config.num_parallel_envs
     # What a row holds arrived with it; the step after the last row is still on its way.
     pending = [torch.cat([getattr(step, name) for step in acting.steps]).double() for name in ("rewards", "discounts")]
     rewards, discounts = (
