@@ -4,8 +4,8 @@
     python benchmarks/readme_table.py --results results.json --golden DIR --weights disco_103.npz
 
 What a command printed is kept in the file, so that a second call runs only what is missing. All of it comes from one commit:
-at another one, what the file holds is printed, but nothing is added. About 20 minutes on one idle CPU core. Without `--golden`
-the reference quantities are those of the tests.
+at another one, what the file holds is printed, but nothing is added. About 20 minutes on one idle CPU core. Without
+`--golden` the reference quantities are those of the tests.
 """
 
 from __future__ import annotations
