@@ -3,8 +3,9 @@
     python benchmarks/readme_table.py --results results.json
     python benchmarks/readme_table.py --results results.json --golden DIR --weights disco_103.npz
 
-What a command printed is kept in the file, so that a second call runs only what is missing; all of it must come from one
-commit. About 20 minutes on one CPU core. Without `--golden` the reference quantities are those of the tests.
+What a command printed is kept in the file, so that a second call runs only what is missing. All of it comes from one commit:
+at another one, what the file holds is printed, but nothing is added. About 20 minutes on one idle CPU core. Without
+`--golden` the reference quantities are those of the tests.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -48,19 +50,19 @@ class Results:
 
     def __init__(self, path: Path, threads: int) -> None:
         self._path, self._threads = path, threads
-        self.commit = text_of(["git", "describe", "--always", "--dirty"], {})
-        self._content = {"commit": self.commit, "threads": threads, "date": str(date.today()), "printed": {}}
-        self._content["machine"] = f"{processor()}, PyTorch {torch.__version__}"
+        commit = text_of(["git", "describe", "--always", "--dirty"], {})
+        self._here = {"commit": commit, "threads": threads, "machine": f"{processor()}, PyTorch {torch.__version__}"}
+        self._content: dict[str, Any] = {**self._here, "date": str(date.today()), "printed": {}}
         if path.is_file():
             self._content = json.loads(path.read_text())
-        for name, now in (("commit", self.commit), ("threads", threads)):
-            if self._content[name] != now:
-                raise SystemExit(f"`--results` holds {name} {self._content[name]}, this is {now}; give a new file.")
 
     def printed(self, key: str, *commands: list[str]) -> str:
         """Output of the commands, run in one temporary folder unless the file has it under this key."""
         printed = self._content["printed"]
         if key not in printed:
+            for name, here in self._here.items():
+                if self._content[name] != here:
+                    raise SystemExit(f"`--results` is of {name} {self._content[name]}, this is {here}; give a new file.")
             print(f"running {key}", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as folder:
                 variables = {"OMP_NUM_THREADS": str(self._threads), "PYTHONPATH": str(ROOT), "COLUMNS": "160"}
@@ -131,23 +133,23 @@ def training_row(what: str, preset: str) -> Row:
 def memory_row() -> Row:
     def measure(results: Results) -> str:
         command = [sys.executable, str(ROOT / "benchmarks/meta_gradient.py"), "--updates", "20", "--repeats", "1"]
-        _, plain_ms, mixed_ms, _, plain, mixed, ratio = numbers_after(r"(?m)^ *20 ", results.printed("memory", command))
-        times = f"{plain_ms / 1e3:.1f} s and {mixed_ms / 1e3:.1f} s"
-        return f"{mixed:.0f} MiB instead of {plain:.0f}: {ratio:.2f} of the memory; plain and mixed mode take {times}"
+        *_, plain, mixed, ratio = numbers_after(r"(?m)^ *20 ", results.printed("memory", command))
+        return f"{mixed:.0f} MiB instead of {plain:.0f} ({ratio:.2f} of it)"
 
-    what = "Meta-gradient through 20 updates in mixed mode, against plain autograd"
+    what = "Peak memory of a meta-gradient through 20 updates, in mixed mode instead of plain autograd"
     return Row(what, "`python benchmarks/meta_gradient.py --updates 20`", measure)
 
 
 def update_row() -> Row:
     def measure(results: Results) -> str:
-        command = [sys.executable, str(ROOT / "benchmarks/learner.py"), "--sizes", "small", "--speeds", "traced"]
+        command = [sys.executable, str(ROOT / "benchmarks/learner.py"), "--sizes", "small", "--speeds", "traced", "compiled"]
         text = results.printed("learner", command)
-        plain, traced = (numbers_after(rf" {path} +(?=\d)", text)[0] for path in ("plain", "traced"))
-        return f"{traced:.0f} ms traced, {plain:.0f} ms plain"
+        plain, traced, compiled = (numbers_after(rf" {path} +(?=\d)", text)[0] for path in ("plain", "traced", "compiled"))
+        faster = f"traced {plain / traced:.2f} and compiled {plain / compiled:.2f} times as fast"
+        return f"{plain:.0f} ms plain, {traced:.0f} ms traced, {compiled:.0f} ms compiled: {faster}"
 
     what = "Update of an agent with a rule of Disco103's size (29 steps, 64 trajectories, 3 actions)"
-    return Row(what, "`python benchmarks/learner.py --sizes small`", measure)
+    return Row(what, "`python benchmarks/learner.py --sizes small --speeds traced compiled`", measure)
 
 
 def main() -> None:
@@ -161,10 +163,10 @@ def main() -> None:
     golden, weights = (str(Path(path).resolve()) if path else "" for path in (args.golden, args.weights))
     rows = [
         reference_row(golden, weights),
-        update_row(),
-        memory_row(),
         training_row("Catch 8x8, mean return of 100 greedy episodes after 256,000 steps, seeds 0 to 3", "catch-grove25"),
         training_row("CartPole-v1, the same", "cartpole-grove25"),
+        memory_row(),
+        update_row(),
     ]
     cells = [(row.what, row.measure(results), row.command) for row in rows]
     print("| what | result | command |\n|---|---|---|")

@@ -126,8 +126,8 @@ class Population:
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
 
-        Lifetimes are drawn with probabilities proportional to 1 / lifetime. First lives are cut short at random, so that they do not
-        end together.
+        Lifetimes are drawn with probabilities proportional to 1 / lifetime. First lives are cut short at random, so that
+        they do not end together.
         """
         seed = seed_of(self.config.seed, self.index, self.habitats.ids[agent], self.lives[agent])
         generator = torch.Generator().manual_seed(seed)
