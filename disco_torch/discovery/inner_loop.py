@@ -89,7 +89,7 @@ class InnerLoop:
           The gradients of the rule with this update's added, the cotangent of the states before it, its regularisers [P],
           and logs. Nothing comes from agents that are not alive any more.
         """
-        share, alive = 1.0 / self.config.window, update.alive
+        weight, alive = 1.0 / self.config.window, update.alive  # of this update's regulariser
 
         def of_living(tree: Any) -> Any:
             # Selected and not multiplied: an agent may have been replaced because its numbers were not finite.
@@ -98,7 +98,7 @@ class InnerLoop:
             return tree_map(lambda x: torch.where(along(alive > 0, x), x, torch.zeros_like(x)), tree)
 
         def one(rule_params: Params, saved: SavedUpdate, rollout: Rollout, cotangent: Cotangent, rate: Tensor) -> Any:
-            return self.meta_gradient.backward_inner_update(rule_params, saved, rollout, cotangent, share, rate)
+            return self.meta_gradient.backward_inner_update(rule_params, saved, rollout, cotangent, weight, rate)
 
         args = (update.rule_params, update.saved, update.rollout, of_living(cotangent), rates)
         rule_bar, cotangent, regularizer, logs = of_living(vmap(one, in_dims=(None, *[0] * 4))(*args))

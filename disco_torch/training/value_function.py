@@ -1,4 +1,7 @@
-"""A value function beside the agent: it supplies advantages to the meta-loss and to the policy-gradient rule."""
+"""A value function beside the agent, for the meta-loss of a discovery and for the policy-gradient rule.
+
+The values that a discovered rule learns from are its own: see `rules.disco.DiscoUpdateRule.estimate`.
+"""
 
 from __future__ import annotations
 
