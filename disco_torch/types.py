@@ -1,4 +1,4 @@
-"""The dataclasses that travel between the rooms, and how they behave as trees of tensors.
+"""The dataclasses that travel between the subpackages, and how they behave as trees of tensors.
 
 Time first: `T` steps, `B` batch, `A` actions, `Y` prediction size, `V` value bins. `T+1` rows where something bootstraps.
 """
@@ -284,7 +284,8 @@ class Rollout:
       rewards, discounts: [T+1, B].
       behaviour_logits: [T+1, B, A], of the policy that acted.
       truncations: [T+1, B] bool or None: rows that hold the last observation of an episode cut by a time limit. The
-        action there was not executed; the row after it belongs to the next episode.
+        action and logits there are of the next episode's first observation, which is left out: no loss may pair them with
+        this one. The row after it belongs to the next episode.
       first_state: the agent's memory before row 0, a tree of [B, ...], or None for agents without one.
     """
 
