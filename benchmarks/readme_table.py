@@ -1,7 +1,8 @@
 """The table of results in README: runs its commands one after the other, each in its own process, and prints Markdown.
 
     python benchmarks/readme_table.py --results results.json
-    python benchmarks/readme_table.py --results results.json --golden DIR --weights disco_103.npz
+    python benchmarks/readme_table.py --results results.json --golden DIR --weights disco_103.npz --readme README.md
+    python benchmarks/readme_table.py --results results.json --finished
 
 What a command printed is kept in the file, so that a second call runs only what is missing. All of it comes from one commit:
 at another one, what the file holds is printed, but nothing is added. About 20 minutes on one idle CPU core. Without
@@ -11,6 +12,7 @@ at another one, what the file holds is printed, but nothing is added. About 20 m
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import platform
@@ -28,6 +30,7 @@ import torch
 
 ROOT = Path(__file__).parents[1]
 SEEDS = (0, 1, 2, 3)
+BEGIN, END = "<!-- results -->", "<!-- end of results -->"
 DISCO_TORCH = (sys.executable, "-m", "disco_torch")
 
 
@@ -40,16 +43,21 @@ class Row:
     measure: Callable[[Results], str]
 
 
+class NotMeasured(Exception):
+    """The file holds no result of a command, and it must not be run."""
+
+
 class Results:
     """What commands printed, kept in a JSON file together with the commit, the machine and the day.
 
     Args:
       path: file to read from, if it exists, and to write to.
       threads: number of CPU threads of each command.
+      finished: run nothing; what the file lacks is `NotMeasured`.
     """
 
-    def __init__(self, path: Path, threads: int) -> None:
-        self._path, self._threads = path, threads
+    def __init__(self, path: Path, threads: int, finished: bool = False) -> None:
+        self._path, self._threads, self._finished = path, threads, finished
         commit = text_of(["git", "describe", "--always", "--dirty"], {})
         self._here = {"commit": commit, "threads": threads, "machine": f"{processor()}, PyTorch {torch.__version__}"}
         self._content: dict[str, Any] = {**self._here, "date": str(date.today()), "printed": {}}
@@ -60,6 +68,8 @@ class Results:
         """Output of the commands, run in one temporary folder unless the file has it under this key."""
         printed = self._content["printed"]
         if key not in printed:
+            if self._finished:
+                raise NotMeasured(key)
             for name, here in self._here.items():
                 if self._content[name] != here:
                     raise SystemExit(f"`--results` is of {name} {self._content[name]}, this is {here}; give a new file.")
@@ -112,22 +122,21 @@ def reference_row(golden: str, weights: str) -> Row:
     return Row("Quantities of the JAX reference", f"`{shown}`", measure)
 
 
-def training_row(what: str, preset: str) -> Row:
-    """Greedy returns of new episodes after training, for the preset's rule and for actor-critic with the same settings."""
+def training_row(task: str, preset: str, rule: str = "grove25") -> Row:
+    """Greedy returns of new episodes after training with a preset, perhaps with another rule than its own."""
+    change = [] if preset.endswith(rule) else ["--rule", rule]
 
     def measure(results: Results) -> str:
-        by_rule = []
-        for rule in ("grove25", "actor-critic"):
-            returns = []
-            for seed in SEEDS:
-                train = [*DISCO_TORCH, "train", "--preset", preset, "--rule", rule, "--seed", str(seed), "--device", "cpu"]
-                evaluate = [*DISCO_TORCH, "evaluate", "runs/run", "--episodes", "100"]
-                text = results.printed(f"{preset} {rule} seed {seed}", [*train, "--name", "run"], evaluate)
-                returns.append(numbers_after("greedy", text)[1])
-            by_rule.append(f"`{rule}` {', '.join(f'{value:.4g}' for value in returns)}")
-        return "; ".join(by_rule)
+        returns = []
+        for seed in SEEDS:
+            train = [*DISCO_TORCH, "train", "--preset", preset, *change, "--seed", str(seed), "--device", "cpu"]
+            evaluate = [*DISCO_TORCH, "evaluate", "runs/run", "--episodes", "100"]
+            text = results.printed(f"{preset} {rule} seed {seed}", [*train, "--name", "run"], evaluate)
+            returns.append(numbers_after("greedy", text)[1])
+        return f"mean return {', '.join(f'{value:.4g}' for value in returns)}"
 
-    return Row(what, f"`disco-torch train --preset {preset} --seed S`, then `evaluate`", measure)
+    command = " ".join(["disco-torch train --preset", preset, *change, "--seed S"])
+    return Row(f"{task} with `{rule}`, seeds 0 to 3", f"`{command}`, then `evaluate`", measure)
 
 
 def memory_row() -> Row:
@@ -158,21 +167,36 @@ def main() -> None:
     parser.add_argument("--golden", default=str(ROOT / "tests/golden"), help="folder of reference files")
     parser.add_argument("--weights", default="", help="file of the released Disco103 weights")
     parser.add_argument("--threads", type=int, default=1, help="number of CPU threads of each command")
+    parser.add_argument("--finished", action="store_true", help="run nothing and print the rows that are complete")
+    parser.add_argument("--readme", type=Path, help="file whose table, between its two markers, is replaced")
     args = parser.parse_args()
-    results = Results(args.results, args.threads)
+    results = Results(args.results, args.threads, args.finished)
     golden, weights = (str(Path(path).resolve()) if path else "" for path in (args.golden, args.weights))
     rows = [
         reference_row(golden, weights),
-        training_row("Catch 8x8, mean return of 100 greedy episodes after 256,000 steps, seeds 0 to 3", "catch-grove25"),
-        training_row("CartPole-v1, the same", "cartpole-grove25"),
+        training_row("Catch 8x8", "catch-grove25"),
+        training_row("CartPole-v1", "cartpole-grove25"),
+        training_row("Catch 8x8", "catch-grove25", "actor-critic"),
+        training_row("CartPole-v1", "cartpole-grove25", "actor-critic"),
         memory_row(),
         update_row(),
     ]
-    cells = [(row.what, row.measure(results), row.command) for row in rows]
-    print("| what | result | command |\n|---|---|---|")
-    for line in cells:
-        print(f"| {' | '.join(line)} |")
-    print(f"\n{results.caption}")
+    lines = ["| what | result | command |", "|---|---|---|"]
+    for row in rows:
+        with contextlib.suppress(NotMeasured):
+            lines.append(f"| {row.what} | {row.measure(results)} | {row.command} |")
+    table = "\n".join([*lines, "", results.caption])
+    print(table)
+    if args.readme is not None:
+        replace_table(args.readme, table)
+
+
+def replace_table(path: Path, table: str) -> None:
+    text = path.read_text()
+    if text.count(BEGIN) != 1 or text.count(END) != 1:
+        raise SystemExit(f"`--readme` must hold the lines {BEGIN} and {END} once each, got {path} without them.")
+    before, rest = text.split(BEGIN)
+    path.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}")
 
 
 if __name__ == "__main__":

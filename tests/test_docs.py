@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +113,26 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[3])
     assert (paper.num_fresh, paper.num_parallel_envs, paper.updates_per_meta_update) == (10, 48, 1)
+
+
+def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> None:
+    """From what commands printed before, without running any; a row without all of its runs is left out."""
+    greedy = "│ sampled │ 100 │ 0.5 │ 0 to 1 │ 7 │\n│ greedy  │ 100 │ {} │ 0.9 to 1 │ 7 │"
+    printed = {f"catch-grove25 grove25 seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
+    printed["cartpole-grove25 grove25 seed 0"] = greedy.format(500)
+    printed["memory"] = "updates agents plain ms\n     20      1  23.38 24.73     10.33   2350.47    581.89      0.25"
+    results, readme = tmp_path / "results.json", tmp_path / "README.md"
+    content = {"commit": "0123abc", "threads": 1, "machine": "a CPU", "date": "2026-01-01", "printed": printed}
+    results.write_text(json.dumps(content))
+    readme.write_text((ROOT / "README.md").read_text())
+    command = [sys.executable, str(ROOT / "benchmarks/readme_table.py"), "--results", str(results), "--finished"]
+    table = subprocess.run([*command, "--readme", str(readme)], check=True, capture_output=True, text=True).stdout.strip()
+    assert [line.split(" | ")[1] for line in table.splitlines()[2:-2]] == [
+        "mean return 1, 0.98, 1, -0.5",
+        "582 MiB instead of 2350 (0.25 of it)",
+    ]
+    assert table.splitlines()[-1] == "Commit 0123abc, 2026-01-01, a CPU, 1 thread(s)."
+    assert f"<!-- results -->\n{table}\n<!-- end of results -->" in readme.read_text()
 
 
 @pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
