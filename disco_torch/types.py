@@ -286,6 +286,8 @@ class Rollout:
       truncations: [T+1, B] bool or None: rows that hold the last observation of an episode cut by a time limit. The
         action there was not executed; the row after it belongs to the next episode.
       first_state: the agent's memory before row 0, a tree of [B, ...], or None for agents without one.
+      executed: [T+1, B] bool or None: rows whose action was executed on the observation that the row holds, so that the
+        loss may count its step. None: the steps that the reference counts, see `disco_torch.data.loss_mask`.
     """
 
     observations: Observations
@@ -295,6 +297,7 @@ class Rollout:
     behaviour_logits: Tensor
     truncations: Tensor | None = None
     first_state: Any = None
+    executed: Tensor | None = None
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:

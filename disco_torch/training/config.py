@@ -10,6 +10,7 @@ from typing import Literal
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
+from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 
@@ -57,6 +58,13 @@ class TrainConfig:
     """Number of trajectories to keep for replay."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
+
+    inputs: InputConfig = field(
+        default_factory=lambda: InputConfig(observations="auto"), metadata={"later": True, "before": InputConfig()}
+    )
+    """Scale of what the agent sees: normalisation of observations and rewards."""
+    first_steps: bool = field(default=True, metadata={"later": True, "before": False})
+    """Learn also from the first step of each episode, which the reference leaves out of the loss."""
 
     agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
     """Network of the agent."""
