@@ -287,6 +287,8 @@ class Rollout:
         action and logits there are of the next episode's first observation, which is left out: no loss may pair them with
         this one. The row after it belongs to the next episode.
       first_state: the agent's memory before row 0, a tree of [B, ...], or None for agents without one.
+      executed: [T+1, B] bool or None: rows whose action was executed on the observation that the row holds, so that the
+        loss may count its step. None: the steps that the reference counts, see `disco_torch.data.loss_mask`.
     """
 
     observations: Observations
@@ -296,6 +298,7 @@ class Rollout:
     behaviour_logits: Tensor
     truncations: Tensor | None = None
     first_state: Any = None
+    executed: Tensor | None = None
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:

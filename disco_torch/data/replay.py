@@ -1,7 +1,7 @@
 """Replay: preallocated rings of trajectories, for one agent or for each of a population.
 
 Observations keep their dtype, and of the behaviour only the logits are kept, so that a step takes the observation's bytes
-plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit).
+plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit) + 1 (executed, where first steps count).
 
 `ReplayState` and the functions of it are pure but for `add_rollout`, which writes into the rings that it is given: nothing
 is read back from the device, so that they can be captured. `Replay` holds such a state for one agent.
@@ -146,6 +146,7 @@ class Replay:
       num_actions: number of actions.
       device: device to store them on.
       memory_example: the agent's memory of one entry, a tree, or None.
+      first_steps: whether to store which rows are `executed`, so that first steps of episodes count in the loss.
     """
 
     def __init__(
@@ -156,12 +157,14 @@ class Replay:
         num_actions: int,
         device: torch.device | str = "cpu",
         memory_example: Any = None,
+        first_steps: bool = False,
     ) -> None:
         if capacity < 1 or rows < 2:
             raise ValueError(f"`capacity` must be at least 1 and `rows` at least 2, got {capacity} and {rows}.")
         self.capacity, self.rows, self.device = capacity, rows, torch.device(device)
         observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
-        self.bytes_per_step = observation_bytes + 4 * num_actions + 10
+        self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
+        self.first_steps = first_steps
 
         def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(rows, 1, *shape, dtype=dtype, device=self.device)
@@ -174,6 +177,7 @@ class Replay:
             behaviour_logits=blank(num_actions),
             truncations=blank(dtype=torch.bool),
             first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None], memory_example),
+            executed=blank(dtype=torch.bool) if first_steps else None,
         )
         self.state = empty_replay(capacity, example)
         self._shapes = {name: _shapes(getattr(example, name), lead) for name, lead in LEADING.items()}
@@ -199,6 +203,10 @@ class Replay:
                 f"`rollout` must hold at most {self.capacity} trajectories, the capacity, got {batch}; raise it."
             )
         self._check_shapes(rollout)
+        if not self.first_steps:
+            rollout = dataclasses.replace(rollout, executed=None)
+        elif rollout.executed is None:
+            raise ValueError("`rollout` must say which rows are `executed` for first steps to count, got None.")
         self._has_truncations = self._has_truncations or rollout.truncations is not None
         if rollout.truncations is None:
             none = torch.zeros_like(rollout.discounts, dtype=torch.bool)

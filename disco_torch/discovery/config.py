@@ -11,6 +11,7 @@ from typing import Literal
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
+from disco_torch.data import InputConfig
 from disco_torch.discovery.meta_loss import MetaLossWeights
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
@@ -102,6 +103,10 @@ class DiscoverConfig:
     """Number of trajectories that each agent keeps; 0 for no replay: updates learn from the last rollout."""
     replayed_share: float = 0.9
     """Share of each batch that is drawn from the replay; the rest are the newest trajectories."""
+    inputs: InputConfig = field(default_factory=InputConfig, metadata={"later": True})
+    """Scale of what the agents see: normalisation of observations and rewards, each agent with statistics of its own."""
+    first_steps: bool = field(default=False, metadata={"later": True})
+    """Agents learn also from the first step of each episode, which the reference leaves out of the loss."""
     lifetimes: Sequence[int] = ()
     """Possible lifetimes of agents in updates, drawn with probabilities proportional to 1 / lifetime. A new agent then takes
     its place, in a new level. Without any, agents live as long as the discovery."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from disco_torch.data import ReplayState
+from disco_torch.data import InputStats, ReplayState
 from disco_torch.discovery.habitats import ActingState, EpisodeSums
 from disco_torch.discovery.mixed_mode import SavedUpdate
 from disco_torch.training import LearnerState, ValueFunctionState
@@ -33,7 +33,8 @@ class WindowUpdate:
 class GroupState:
     """All of a group that learning changes: [P, ...] leaves, but for shared value functions and environments.
 
-    `window` holds the updates of earlier meta-updates that the next one still differentiates through. It is the last field,
+    `inputs` are the statistics of what the agents see, None where nothing is normalised. `window` holds the updates of
+    earlier meta-updates that the next one still differentiates through. It is the last field,
     since it grows at first: what is before it has the same place in every state.
     """
 
@@ -41,6 +42,7 @@ class GroupState:
     values: ValueFunctionState
     acting: ActingState
     replay: ReplayState | None
+    inputs: InputStats | None
     window: list[WindowUpdate]
 
 

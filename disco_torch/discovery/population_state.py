@@ -31,6 +31,7 @@ def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
         "replay": None if state.replay is None else (state.replay.trajectories, state.replay.sizes),
         "window": [(update.saved, update.rollout, update.alive) for update in state.window],
         "optimizers": optimizers,
+        "inputs": state.inputs,
     }
     return {name: part for name, part in parts.items() if part is not None}
 
@@ -38,7 +39,7 @@ def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
 def put_parts(group: Population, parts: dict[str, Any], shared_values: Any, position: int) -> None:
     """The inverse of `group_parts`, with what has no rows of agents besides."""
     state = group.state
-    state.learners, state.acting.returns = parts["learners"], parts["returns"]
+    state.learners, state.acting.returns, state.inputs = parts["learners"], parts["returns"], parts.get("inputs")
     state.values = shared_values if group.shared_value_groups else parts["values"]
     if state.replay is not None:
         trajectories, sizes = parts["replay"]

@@ -42,6 +42,8 @@ class Schedule:
             update_values=Recorded(loop.update_values, part, "the value functions' update"),
             meta_loss_and_grad=Recorded(loop.meta_loss_and_grad, part, "the meta-loss"),
             backward_update=Recorded(loop.backward_update, part, "the backward pass"),
+            count_inputs=Recorded(loop.count_inputs, part, "the statistics of inputs"),
+            normalize=Recorded(loop.normalize, part, "the normalisation of inputs"),
         )
         self._loop = loop
         self._meta_update = Recorded(self._plain, Speed(capture=speed.capture), "the meta-update", carry=True)

@@ -12,6 +12,7 @@ from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment, make_gymnasium
 from disco_torch.envs.invaders import Invaders
+from disco_torch.envs.kinds import ObservationKind, kinds_by_name, kinds_of_space
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
 from disco_torch.envs.make import make_env
 from disco_torch.envs.pure import PureEnvironment
@@ -37,9 +38,12 @@ __all__ = [
     "Invaders",
     "LevelEnvironment",
     "LevelState",
+    "ObservationKind",
     "PureEnvironment",
     "Split",
     "draw_integers",
+    "kinds_by_name",
+    "kinds_of_space",
     "make_env",
     "make_gymnasium",
 ]

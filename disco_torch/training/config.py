@@ -10,6 +10,7 @@ from typing import Literal
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
+from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 
@@ -18,9 +19,6 @@ Setting = bool | int | float | str
 
 SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
 """An agent for environments whose observation is a few hundred numbers."""
-
-# Position, velocity, angle and angular velocity, each to about unit size.
-CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,13 @@ class TrainConfig:
     """Number of trajectories to keep for replay."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
+
+    inputs: InputConfig = field(
+        default_factory=lambda: InputConfig(observations="auto"), metadata={"later": True, "before": InputConfig()}
+    )
+    """Scale of what the agent sees: normalisation of observations and rewards."""
+    first_steps: bool = field(default=True, metadata={"later": True, "before": False})
+    """Learn also from the first step of each episode, which the reference leaves out of the loss."""
 
     agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
     """Network of the agent."""
@@ -134,6 +139,8 @@ def _notebook(**changes: object) -> TrainConfig:
         replay_capacity=1024,
         replayed_share=1.0,
         agent=AgentConfig(),
+        inputs=InputConfig(),
+        first_steps=False,
         optimizer=AdamConfig(learning_rate=1e-2),
     )
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
@@ -150,7 +157,6 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         TrainConfig(
             env="CartPole-v1",
             rule="grove25",
-            agent=dataclasses.replace(SMALL_AGENT, observation_scale=CARTPOLE_SCALE),
             optimizer=AdamConfig(learning_rate=3e-3),
         ),
     ),
@@ -177,7 +183,10 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             rollout_length=30,
             replay_capacity=1024,
             replayed_share=1.0,
-            agent=AgentConfig(observation_scale=CARTPOLE_SCALE),
+            # Position, velocity, angle and angular velocity, each to about unit size, as where Disco103 was measured.
+            agent=AgentConfig(observation_scale=(0.4, 0.5, 5.0, 0.5)),
+            inputs=InputConfig(),
+            first_steps=False,
             optimizer=AdamConfig(learning_rate=1e-3),
         ),
     ),

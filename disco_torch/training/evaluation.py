@@ -13,7 +13,8 @@ from gymnasium.vector import AutoresetMode
 
 from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
-from disco_torch.data import act, agent_step, init_actor
+from disco_torch.data import NormalizedAgent, act, agent_step, init_actor, make_normalizer
+from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
 from disco_torch.files import replacing
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
@@ -36,7 +37,7 @@ class Evaluation:
 
 
 def evaluate(
-    agent: Agent,
+    agent: ActingAgent,
     params: Params,
     env: Environment,
     episodes: int,
@@ -82,7 +83,8 @@ class TrainedAgent:
     """An agent from the last checkpoint of a run."""
 
     folder: RunFolder
-    agent: Agent
+    agent: ActingAgent
+    """Acts on observations as the environment gives them: its inputs' statistics are frozen."""
     params: Params
     device: torch.device
 
@@ -107,7 +109,18 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     env.close()
     if (problem := first_not_finite(params)) is not None:
         raise ValueError(f"{problem} in the checkpoint of {folder.path}; an agent cannot act with it.")
-    return TrainedAgent(folder, agent, params, where)
+    return TrainedAgent(folder, _with_inputs(agent, env, folder, session), params, where)
+
+
+def _with_inputs(agent: Agent, env: Environment, folder: RunFolder, session: dict[str, Any]) -> ActingAgent:
+    """The agent behind the normalisation of its inputs, with the statistics of the checkpoint, which stay as they are."""
+    config = folder.config
+    normalizer = make_normalizer(config.inputs, env, discount=0.0)  # acting reads no rewards
+    if normalizer is None:
+        return agent
+    with restoring(folder.checkpoints):
+        stats = unpack(session["inputs"], normalizer.init(env.observation_example, config.num_envs), "inputs")
+    return NormalizedAgent(agent, normalizer, normalizer.snapshot(stats))
 
 
 def record(

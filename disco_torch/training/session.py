@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from disco_torch.agents import Agent
-from disco_torch.data import ActorState, Collector, Episodes, Replay, init_actor, memory_resets
+from disco_torch.data import (
+    ActorState,
+    Collector,
+    Episodes,
+    InputSnapshot,
+    InputStats,
+    Replay,
+    init_actor,
+    make_normalizer,
+    memory_resets,
+)
 from disco_torch.envs import Environment, make_env
 from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
@@ -35,6 +45,12 @@ def resolve_rule(name: str) -> str:
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
     return "grove25"
+
+
+def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
+    """The discount factor of a rule's returns; 0.99 for one that does not say."""
+    of_rule = getattr(getattr(rule, "config", None), "value_discount", None)
+    return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)
 
 
 @tree_dataclass
@@ -68,14 +84,30 @@ class TrainingSession:
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params)
         self.value_function = self._value_function(example)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
-        self.replay = Replay(config.replay_capacity, config.rollout_length, example, num_actions, self.device, memory)
+        self.replay = Replay(
+            config.replay_capacity,
+            config.rollout_length,
+            example,
+            num_actions,
+            self.device,
+            memory,
+            first_steps=config.first_steps,
+        )
+        self.normalizer = make_normalizer(config.inputs, self.env, discount_of(self.rule, hyper_params))
+        self.input_stats: InputStats | None = None
+        """What is known of the scale of the inputs, from all rows so far; None where nothing is normalised."""
+        if self.normalizer is not None:
+            self.input_stats = self.normalizer.init(example, config.num_envs)
+            self._count = Recorded(self.normalizer.update, self.speed, "the statistics of inputs", carry=True)
+        self.snapshot = self._snapshot()
         self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.learner_state: LearnerState = self.learner.init(self.generator)
         self.value_state: ValueFunctionState | None = None
         if self.value_function is not None:
             self.value_state = self.value_function.init(self.generator)
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
-        self._collect = Collector(self.agent, self.env, self.speed)
+        executed = config.first_steps or config.inputs.rewards == "normalized"
+        self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
         self._learn = Recorded(self.learn, self.speed, "the update", carry=True)
         self.counters = Counters()
         self.logs: Logs = {}
@@ -94,11 +126,20 @@ class TrainingSession:
         value_function.net.to(self.device)
         return value_function
 
+    def _snapshot(self) -> InputSnapshot | None:
+        """The statistics of inputs as they are now, frozen for the updates that follow and the rollout after them."""
+        if self.normalizer is None or self.input_stats is None:
+            return None
+        return self.normalizer.snapshot(self.input_stats)
+
     def advance(self) -> None:
         """One rollout and its updates."""
         config, counters = self.config, self.counters
-        params = self.learner_state.params
-        rollout, self.actor, episodes = self._collect(params, self.actor, config.rollout_length, self.generator)
+        params, rows = self.learner_state.params, config.rollout_length
+        rollout, self.actor, episodes = self._collect(params, self.actor, rows, self.generator, self.snapshot)
+        if self.normalizer is not None and self.normalizer.has_statistics:
+            self.input_stats = self._count(self.input_stats, rollout)
+            self.snapshot = self._snapshot()
         self.replay.add(rollout)
         self.unread.append(episodes)
         counters.rollouts += 1
@@ -120,12 +161,20 @@ class TrainingSession:
         like = next(iter(self.learner_state.params.values()))
         # A tensor: a recording takes any other number to be a constant.
         rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
-        after, self.logs = self._learn(Learning(self.learner_state, self.value_state), batch, rate, all_logs)
+        learning = Learning(self.learner_state, self.value_state)
+        after, self.logs = self._learn(learning, batch, rate, all_logs, self.snapshot)
         self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
 
-    def learn(self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool) -> tuple[Learning, Logs]:
-        """One update: a pure function, which can be recorded. A recording does not compute what it does not return."""
+    def learn(
+        self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool, snapshot: InputSnapshot | None = None
+    ) -> tuple[Learning, Logs]:
+        """One update: a pure function, which can be recorded. A recording does not compute what it does not return.
+
+        The batch is normalised once: the same numbers reach the agent, its target network and the value function.
+        """
+        if self.normalizer is not None and snapshot is not None:
+            batch = self.normalizer.normalize_rollout(snapshot, batch)
         value_state, value_out = state.value, None
         if self.value_function is not None and value_state is not None:
             resets = memory_resets(batch)
@@ -194,6 +243,8 @@ class TrainingSession:
             "device": self.device.type,
             "outputs": {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)},
         }
+        if self.input_stats is not None:
+            state["inputs"] = pack(self.input_stats)
         if self.env.saves_state:
             state["actor"] = pack(self.actor)
         if self.config.checkpoint_replay:
@@ -217,7 +268,12 @@ class TrainingSession:
                 f"the checkpoint is of a run on {was}; the run continues on {now} with other random numbers.", stacklevel=2
             )
             self.generator.manual_seed(self.config.seed + self.counters.rollouts)
+        if self.normalizer is not None and self.input_stats is not None:
+            self.input_stats = unpack(state["inputs"], self.input_stats, "inputs")
         if "actor" in state:
             self.actor = unpack(state["actor"], self.actor, "actor")
         else:
             self.actor = init_actor(self.agent, self.env, self.generator)
+            if self.normalizer is not None and self.input_stats is not None:
+                self.input_stats = self.normalizer.restart(self.input_stats)
+        self.snapshot = self._snapshot()

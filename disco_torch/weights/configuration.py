@@ -71,8 +71,9 @@ def check_plain(plain: object, where: str = "config") -> None:
 def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     """The configuration of a class that `config_to_plain` gave this for; the inverse up to lists, which become tuples.
 
-    Every field must be there: one that took its default unnoticed would make another rule of the same weights. Fields that
-    are marked as `later` came with a default that means what was done before; files from before do not have them.
+    Every field must be there: one that took a default in silence would make another rule of the same weights. Fields that
+    are marked as `later` came with a default that means what was done before, or name that as `before`; files from before
+    do not have them.
     """
     if not isinstance(plain, Mapping):
         raise ValueError(f"`{where}` must be the fields of a {kind.__name__}, got {type(plain).__name__}.")
@@ -82,7 +83,9 @@ def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     for name in sorted(set(names) ^ set(plain)):
         problem = "is missing" if name in names else "is not known"
         raise ValueError(f"`{where}.{name}` {problem}; was the file written by another version of disco-torch?")
-    return kind(**{name: _field_from_plain(hints[name], plain[name], f"{where}.{name}") for name in names})
+    before = {field.name: field.metadata["before"] for field in fields if "before" in field.metadata}
+    given = {name: _field_from_plain(hints[name], plain[name], f"{where}.{name}") for name in names}
+    return kind(**(before | given))
 
 
 def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
