@@ -17,9 +17,7 @@ DETERMINISTIC = 0.01
 """Share of the greatest entropy up to which a policy counts as deterministic."""
 
 
-def learning_problem(
-    first: Sequence[float], last: Sequence[float], entropy: float | None, num_actions: int
-) -> str | None:
+def learning_problem(first: Sequence[float], last: Sequence[float], entropy: float | None, num_actions: int) -> str | None:
     """What speaks against learning, in words, or None.
 
     Either the mean of the last returns is within or below the 95% interval of the first ones; or the policy is uniform still;

@@ -1,10 +1,10 @@
 """Callbacks: a user's own code in the loop of a run.
 
-    class StopEarly(Callback):
-        def after_evaluation(self, status):
-            return "good enough" if status.metrics["eval_return"] > 0.9 else None
+class StopEarly(Callback):
+    def after_evaluation(self, status):
+        return "good enough" if status.metrics["eval_return"] > 0.9 else None
 
-    train(config, callbacks=[StopEarly()])
+train(config, callbacks=[StopEarly()])
 """
 
 from __future__ import annotations

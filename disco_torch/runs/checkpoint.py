@@ -136,7 +136,9 @@ def _path_of(folder: Path, which: str | int) -> Path:
         return best_path(folder)
     if not isinstance(which, int) or not checkpoint_path(folder, which).is_file():
         kept = [int(path.stem.removeprefix("checkpoint-")) for path in list_checkpoints(folder)]
-        raise ValueError(f"`which` must be 'newest', 'best' or the number of a checkpoint in {folder}, {kept}, got {which!r}.")
+        raise ValueError(
+            f"`which` must be 'newest', 'best' or the number of a checkpoint in {folder}, {kept}, got {which!r}."
+        )
     return checkpoint_path(folder, which)
 
 

@@ -69,7 +69,6 @@ class TrainResult:
         """Mean return of the last episodes, NaN if none has ended."""
         return final_return(self.metrics)
 
-
     @property
     def best_return(self) -> float:
         """Mean return of the best evaluation, NaN if there was none; its agent is in checkpoints/best.pt."""

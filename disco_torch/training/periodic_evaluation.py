@@ -66,11 +66,11 @@ class PeriodicEvaluation:
         limit = MAX_STEPS * -(-episodes // self._env.num_envs)
         seed = config.seed + SEED_OFFSET
         try:
-            played = evaluate(
-                self.agent, params, self._env, episodes, policy=config.eval_policy, seed=seed, max_steps=limit
-            )
+            played = evaluate(self.agent, params, self._env, episodes, policy=config.eval_policy, seed=seed, max_steps=limit)
         except EpisodesDoNotEnd as error:
-            hint = "" if config.eval_policy == "sampled" else " A greedy policy may walk in circles; use `eval_policy` sampled."
+            hint = (
+                "" if config.eval_policy == "sampled" else " A greedy policy may walk in circles; use `eval_policy` sampled."
+            )
             warnings.warn(f"no evaluation at step {steps}: {error}{hint}", stacklevel=2)
             return None
         count = len(played.returns)

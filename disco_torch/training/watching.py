@@ -122,12 +122,12 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
     def _check_learning(self) -> None:
         """Looks once, after a fifth of the run and as soon as there are enough episodes, and says if nothing is learned."""
         counters = self.session.counters
-        enough = counters.episodes >= 2 * EPISODES or counters.updates >= LEAST_UPDATES
-        if self._is_judged or not enough or 5 * counters.steps < self.folder.config.steps:
+        if self._is_judged or 5 * counters.steps < self.folder.config.steps:
             return
-        self._is_judged = True
-        if (problem := self._learning_problem()) is not None:
+        problem = self._learning_problem()
+        if problem is not None:
             self.live.print(problem)
+        self._is_judged = problem is not None or counters.episodes >= 2 * EPISODES
 
     def _learning_problem(self) -> str | None:
         """One line that says what speaks against learning and where to read on."""
