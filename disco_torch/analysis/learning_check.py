@@ -20,8 +20,8 @@ DETERMINISTIC = 0.01
 def learning_problem(first: Sequence[float], last: Sequence[float], entropy: float | None, num_actions: int) -> str | None:
     """What speaks against learning, in words, or None.
 
-    Either the mean of the last returns is within or below the 95% interval of the first ones; or the policy is uniform still;
-    or it is deterministic, unless returns have risen, since a solved task may end so.
+    Either the mean of the last returns is within or below the 95% interval of the first ones; or the policy is still
+    uniform; or it is deterministic, unless returns have risen, since a solved task may end so.
 
     Args:
       first: returns of the first episodes. With fewer than `EPISODES` nothing is said about returns.
@@ -34,8 +34,8 @@ def learning_problem(first: Sequence[float], last: Sequence[float], entropy: flo
         mean, (before, low, high) = float(np.mean(last)), mean_interval(first)
         if mean <= high:
             return (
-                f"the mean return of the last {len(last)} episodes, {mean:.4g}, is not above that of the first {len(first)}, "
-                f"{before:.4g} (95% interval {low:.4g} to {high:.4g})"
+                f"the mean return of the last {len(last)} episodes, {mean:.4g}, is not above that of the first "
+                f"{len(first)}, {before:.4g} (95% interval {low:.4g} to {high:.4g})"
             )
     largest = math.log(num_actions) if num_actions > 1 else 0.0
     if entropy is None or largest == 0.0:

@@ -22,8 +22,8 @@ class Evaluate:
     episodes: int = 100
     """Number of episodes to play with each policy."""
     policy: Literal["both", "sampled", "greedy"] = "both"
-    """Policy to play with: actions are sampled, or the most probable one is taken. A recording is of the same policy, and of the
-    sampled one with `both`."""
+    """Policy to play with: actions are sampled, or the most probable one is taken. A recording is of the same policy, and of
+    the sampled one with `both`."""
     num_envs: int = 10
     """Number of parallel environments to play in."""
     seed: int = 1_000_003

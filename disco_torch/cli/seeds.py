@@ -36,8 +36,8 @@ def parse_seeds(text: str) -> list[int]:
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if not first <= last < first + MAX_SEEDS:
             raise ValueError(
-                f"`--seeds` must be numbers and ranges such as 0-4 or 0,3,5, at most {MAX_SEEDS}, got {text!r}; a range goes "
-                "from the smaller to the larger number."
+                f"`--seeds` must be numbers and ranges such as 0-4 or 0,3,5, at most {MAX_SEEDS}, got {text!r}; a range "
+                "goes from the smaller to the larger number."
             )
         seeds += range(first, last + 1)
     if len(set(seeds)) != len(seeds) or len(seeds) > MAX_SEEDS:

@@ -1,11 +1,4 @@
-"""Callbacks: a user's own code in the loop of a run.
-
-class StopEarly(Callback):
-    def after_evaluation(self, status):
-        return "good enough" if status.metrics["eval_return"] > 0.9 else None
-
-train(config, callbacks=[StopEarly()])
-"""
+"""Callbacks: a user's own code in the loop of a run, given as `train(config, callbacks=[...])`."""
 
 from __future__ import annotations
 
@@ -38,8 +31,14 @@ class RunStatus:
 class Callback:
     """Does nothing; override the methods of interest.
 
-    Each of the first two may stop the run: it returns why, in a few words, or None to go on. A callback must not draw from the
-    session's generator, or the run is another one. It keeps no state in checkpoints: when a run is resumed, pass it again.
+    The first two may stop the run: they return why, in a few words, or None to go on.
+
+        class StopEarly(Callback):
+            def after_evaluation(self, status):
+                return "good enough" if status.metrics["eval_return"] > 0.9 else None
+
+    A callback must not draw from the session's generator, or the run is another one. It has no state in checkpoints: when a
+    run is resumed, pass it again.
     """
 
     def after_rollout(self, status: RunStatus) -> str | None:
