@@ -199,7 +199,8 @@ class RunLoop(Generic[F, S]):
         shown = self.metrics if metrics is None else metrics
         status = RunStatus(self.folder.path, counters, dict(shown), self.session, self.stop_reason)
         try:
-            self.stop_reason = self.stop_reason or call(self.callbacks, event, status)
+            reason = call(self.callbacks, event, status)
+            self.stop_reason = self.stop_reason or reason
         except CallbackFailed as error:
             if event != "at_end":  # then everything is written
                 self.save()

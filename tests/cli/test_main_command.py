@@ -26,7 +26,19 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_of_train_names_options_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "train")
-    options = ("--preset NAME ", "--seeds ", "--jobs ", "--eval-every ", "--env ", "--rule ", "--seed ", "--steps ", "--resume ", "--agent.dense ", "--optimizer.learning-rate ")
+    options = (
+        "--preset NAME ",
+        "--seeds ",
+        "--jobs ",
+        "--eval-every ",
+        "--env ",
+        "--rule ",
+        "--seed ",
+        "--steps ",
+        "--resume ",
+        "--agent.dense ",
+        "--optimizer.learning-rate ",
+    )
     assert all(option in text for option in options)
     assert all(name in text for name in PRESETS)
     assert "Environment steps to take, over all parallel environments." in text
