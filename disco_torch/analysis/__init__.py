@@ -8,7 +8,7 @@ from disco_torch.analysis.aggregates import (
     performance_profile,
     probability_of_improvement,
 )
-from disco_torch.analysis.plots import Curve, Panel, plot_curves, plot_panels
+from disco_torch.analysis.plots import Curve, Panel, plot_curve_panels, plot_curves, plot_panels
 from disco_torch.analysis.statistics import Interval, mean_interval
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "mean_interval",
     "normalize_scores",
     "performance_profile",
+    "plot_curve_panels",
     "plot_curves",
     "plot_panels",
     "probability_of_improvement",

@@ -66,7 +66,7 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
       config: settings of a new discovery; when resuming, its `meta_updates` may lengthen the discovery, its `device` and
         `speed` move it, and its `minutes` replace those of the discovery.
       resume: folder of a discovery to continue, with its own configuration, on any number of processes.
-      view: show the live view, where there is a terminal.
+      view: show how far the discovery is: live in a terminal, else in a line every ten seconds or less often.
     """
     started, folder = time.monotonic(), None
     with ExitStack() as stack:
@@ -126,6 +126,7 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
     counter = "meta_updates"
     speeds: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
     shown = SHOWN
+    in_lines: ClassVar = {"return/": "return on ", "meta_loss": "meta-loss"}
     resume_command = "disco-torch discover --resume"
 
     def title(self) -> str:
@@ -134,9 +135,21 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
         what = f"discovery with {config.num_agents} agents{shares}, seed {config.seed}, on {self.session.device}"
         return f"{what}: {self.folder.path}"
 
-    def time_is_up(self) -> bool:
+    def seconds_to_limit(self) -> float:
         minutes = self.folder.config.minutes
-        return minutes > 0 and time.monotonic() - self.started > 60 * minutes
+        return 60 * minutes - (time.monotonic() - self.started) if minutes > 0 else math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._first_count = self.count
+
+    def activity(self) -> str:
+        """Recordings are made in the first meta-update of a process."""
+        if self.count > self._first_count:
+            return ""
+        speed = self.session.speed
+        made = "compiling" if speed.compile else "recording" if speed.trace else ""
+        return f"{made} and making the first meta-update" if made else "making the first meta-update"
 
     def write_others(self, is_last: bool) -> None:
         """A snapshot of the rule as it is now, in a rule file."""

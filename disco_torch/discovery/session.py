@@ -46,7 +46,7 @@ class DiscoverySession:
     def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
         self.config, self.world = config, world or World()
         self.device = self.world.device(config.device)
-        speed = resolve_speed(config.speed, self.device, on_cpu="traced")
+        self.speed = speed = resolve_speed(config.speed, self.device, on_cpu="traced")
         dtype = getattr(torch, config.dtype)
         self.rule, moments = load_start(config)
         self.rule.to(self.device, dtype).requires_grad_(False)

@@ -96,20 +96,63 @@ def save_checkpoint(folder: Path, count: int, content: dict[str, Any], keep: int
     return path
 
 
-def load_checkpoint(folder: Path) -> dict[str, Any]:
-    """The newest checkpoint that loads. Only tensors and plain values are read, never code."""
+def best_path(folder: Path) -> Path:
+    """The file of the best checkpoint so far, as evaluations during the run judged it."""
+    return folder / "best.pt"
+
+
+def save_best(folder: Path, content: dict[str, Any]) -> Path:
+    """Writes the best checkpoint, in the format of the others; it is kept however many of them are."""
+    with replacing(best_path(folder)) as file:
+        torch.save({"format": FORMAT, **content}, file)
+    return best_path(folder)
+
+
+def load_checkpoint(folder: Path, which: str | int = "newest") -> dict[str, Any]:
+    """Reads a checkpoint. Only tensors and plain values are read, never code.
+
+    Args:
+      folder: folder of the checkpoints.
+      which: `newest` is the newest one that loads, `best` the one with the best evaluation; a number is the one after so
+        many rollouts or meta-updates.
+    """
+    if which != "newest":
+        return _read(_path_of(folder, which))
     for path in reversed(list_checkpoints(folder)):
         try:
             content = load_tensors(path)
         except Exception as error:  # a damaged file raises whatever its damage leads to
             warnings.warn(f"{path} does not load ({type(error).__name__}: {error}); trying the one before.", stacklevel=2)
             continue
-        found = content.get("format") if isinstance(content, dict) else None
-        if found != FORMAT:
-            hint = "resume it with the version of disco-torch that wrote it, or start a new run"
-            raise ValueError(f"{path} must be of checkpoint format {FORMAT}, got {found}; {hint}.")
-        return content
+        return _checked(path, content)
     raise ValueError(f"no checkpoint that loads in {folder}; a run can be resumed once it has written one.")
+
+
+def _path_of(folder: Path, which: str | int) -> Path:
+    """The file of the best checkpoint or of a number."""
+    if which == "best":
+        if not best_path(folder).is_file():
+            raise ValueError(f"`which` is 'best', but {folder} has no best.pt; a run writes it with `eval_every` above 0.")
+        return best_path(folder)
+    if not isinstance(which, int) or not checkpoint_path(folder, which).is_file():
+        kept = [int(path.stem.removeprefix("checkpoint-")) for path in list_checkpoints(folder)]
+        raise ValueError(
+            f"`which` must be 'newest', 'best' or the number of a checkpoint in {folder}, {kept}, got {which!r}."
+        )
+    return checkpoint_path(folder, which)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return _checked(path, load_tensors(path))
+
+
+def _checked(path: Path, content: Any) -> dict[str, Any]:
+    """The content of a checkpoint; raises where it is of another format."""
+    found = content.get("format") if isinstance(content, dict) else None
+    if found != FORMAT:
+        hint = "resume it with the version of disco-torch that wrote it, or start a new run"
+        raise ValueError(f"{path} must be of checkpoint format {FORMAT}, got {found}; {hint}.")
+    return content
 
 
 @contextmanager

@@ -20,8 +20,10 @@ from disco_torch.weights.configuration import config_from_plain, config_to_plain
 FREE_SETTINGS = (
     *("name", "runs", "device", "speed", "minutes", "log_every", "checkpoint_every", "snapshot_every", "keep_checkpoints"),
     *("checkpoint_replay", "tensorboard", "wandb_project", "trackio_project"),
+    *("eval_every", "eval_episodes", "eval_policy", "target_return"),
 )
-"""Settings that may change in the middle of a run: they decide what is written, and where it runs, not what is computed."""
+"""Settings that may change in the middle of a run: they decide what is written, where the run is
+computed and when it stops, not what it computes."""
 MAX_NAME_LENGTH = 200
 
 
@@ -150,9 +152,9 @@ class ConfiguredFolder(Generic[C]):
             return {}
         return self.load_checkpoint()
 
-    def load_checkpoint(self) -> dict[str, Any]:
-        """The newest checkpoint, which must be of a run with this configuration."""
-        content = load_checkpoint(self.checkpoints)
+    def load_checkpoint(self, which: str | int = "newest") -> dict[str, Any]:
+        """A checkpoint, which must be of a run with this configuration: `newest`, `best` or a number."""
+        content = load_checkpoint(self.checkpoints, which)
         with restoring(self.checkpoints):
             kinds = {"session": dict, "config": str, "metrics_bytes": int, "seconds": float}
             for name, kind in kinds.items():

@@ -72,6 +72,16 @@ class TrainConfig:
     warmup_steps: int = 0
     """Environment steps over which the learning rate rises linearly from 0."""
 
+    eval_every: int = field(default=0, metadata={"later": True})
+    """Environment steps between two evaluations during training, with one more at the end; 0 for none. They have
+    environments and random numbers of their own, and the checkpoint with the best mean return is kept as best.pt."""
+    eval_episodes: int = field(default=20, metadata={"later": True})
+    """Number of whole episodes of an evaluation."""
+    eval_policy: Literal["sampled", "greedy"] = field(default="sampled", metadata={"later": True})
+    """Policy of evaluations: sample actions, or take the most probable one."""
+    target_return: float | None = field(default=None, metadata={"later": True})
+    """Mean return at which the run stops: that of an evaluation or, without evaluations, of the last 100 episodes."""
+
     name: str = ""
     """Name of the run, which is that of its folder; defaults to one made of environment, rule and seed."""
     runs: Path = Path("runs")
@@ -94,9 +104,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}
         least |= {"replay_capacity": 1, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
+        least |= {"eval_every": 0, "eval_episodes": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        if self.target_return is not None and not math.isfinite(self.target_return):
+            raise ValueError(f"`target_return` must be finite, got {self.target_return}; leave it out for none.")
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.replay_capacity < self.num_envs:

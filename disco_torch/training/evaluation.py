@@ -24,6 +24,10 @@ from disco_torch.types import OutputSpec, Params
 PolicyKind = Literal["sampled", "greedy"]
 
 
+class EpisodesDoNotEnd(ValueError):
+    """Episodes of an evaluation have not ended within the given number of steps."""
+
+
 @dataclass(frozen=True)
 class Evaluation:
     policy: PolicyKind
@@ -71,7 +75,7 @@ def evaluate(
         if all(len(own) >= each for own in played):
             break
     else:
-        raise ValueError(
+        raise EpisodesDoNotEnd(
             f"episodes of {env.name} did not end within {max_steps} steps in each environment; raise `max_steps`."
         )
     finished = [episode for own in played for episode in own[:each]]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from disco_torch.analysis import plot_curves
 from disco_torch.envs import EnvironmentFailure
 from disco_torch.runs import (
+    Callback,
     Metrics,
-    RunLoop,
     ServiceSink,
     Sink,
     configure_process,
@@ -26,6 +27,7 @@ from disco_torch.runs import (
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession, resolve_rule
+from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
 
 SHOWN = {
@@ -35,6 +37,7 @@ SHOWN = {
     "episodes": "episodes",
     "return": "mean return of recent episodes",
     "length": "mean length of recent episodes",
+    "eval_return": "mean return of the last evaluation",
     "total_loss": "loss",
     "entropy": "policy entropy",
     "learning_rate": "learning rate",
@@ -45,29 +48,52 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run ended with. `stopped` says that it was stopped before its last step."""
+    """What a run ended with.
+
+    Attributes:
+      folder: folder of the run.
+      metrics: its lines of metrics; those of evaluations have `eval_return`, the others `return`.
+      stopped: whether it was stopped before its last step.
+      stopped_because: why, where it was not a signal: the target return, or a callback.
+      warnings: what speaks against the agent having learned.
+    """
 
     folder: Path
     metrics: list[Metrics]
     stopped: bool
+    stopped_because: str = ""
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def final_return(self) -> float:
         """Mean return of the last episodes, NaN if none has ended."""
         return final_return(self.metrics)
 
+    @property
+    def best_return(self) -> float:
+        """Mean return of the best evaluation, NaN if there was none; its agent is in checkpoints/best.pt."""
+        return max((line["eval_return"] for line in self.metrics if "eval_return" in line), default=math.nan)
+
 
 def final_return(lines: list[Metrics]) -> float:
-    return lines[-1].get("return", math.nan) if lines else math.nan
+    return next((line["return"] for line in reversed(lines) if "return" in line), math.nan)
 
 
-def train(config: TrainConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> TrainResult:
+def train(
+    config: TrainConfig | None = None,
+    *,
+    resume: Path | str | None = None,
+    view: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> TrainResult:
     """Trains an agent and writes a folder with everything about it.
 
     Args:
-      config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it.
+      config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it, and
+        its `target_return` replaces that of the run.
       resume: folder of a run to continue, with its own configuration.
-      view: show the live view, where there is a terminal.
+      view: show how far the run is: live in a terminal, else in a line every ten seconds or less often.
+      callbacks: code of your own that is called during the run and may stop it, see `disco_torch.runs.Callback`.
     """
     with ExitStack() as stack:
         content: dict[str, Any] = {}
@@ -88,15 +114,19 @@ def train(config: TrainConfig | None = None, *, resume: Path | str | None = None
             with restoring(folder.checkpoints):
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
-        stopped = TrainingLoop(folder, session, asked_to_stop, content).run(view)
-    return TrainResult(folder.path, folder.read_metrics(), stopped)
+        loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
+        stack.callback(loop.evaluation.close)
+        stopped = loop.run(view)
+    return TrainResult(folder.path, folder.read_metrics(), stopped, loop.stop_reason if stopped else "", loop.warnings)
 
 
 def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
     """The folder of a run to continue, with the settings that may change."""
     if config is None:
         return RunFolder.open(path)
-    moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+    moved: dict[str, Any] = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+    if config.target_return is not None:
+        moved["target_return"] = config.target_return
     return RunFolder.open(path, extend_to=config.steps).with_settings(**moved)
 
 
@@ -109,12 +139,13 @@ def _resolved(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, rule=rule, hyper_params=default_hyper_params(rule) | config.hyper_params)
 
 
-class TrainingLoop(RunLoop[RunFolder, TrainingSession]):
-    """The loop of a training run."""
+class TrainingLoop(WatchedLoop):
+    """The loop of a training run; `WatchedLoop` has what it looks at."""
 
     counter = "rollouts"
     speeds: ClassVar = {"steps": "steps_per_second", "updates": "updates_per_second"}
     shown = SHOWN
+    in_lines: ClassVar = {"return": "return", "eval_return": "evaluation"}
     resume_command = "disco-torch train --resume"
 
     def title(self) -> str:
@@ -144,4 +175,4 @@ class TrainingLoop(RunLoop[RunFolder, TrainingSession]):
             curve = ([line["steps"] for line in points], [line["return"] for line in points])
             plot_curves({config.rule: [curve]}, self.folder.curve, title=config.env)
         last = final_return(lines)
-        return {"final_return": None if math.isnan(last) else last}
+        return {"final_return": None if math.isnan(last) else last, **self.judgements()}

@@ -113,6 +113,8 @@ class TrainingSession:
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
         """Returns and lengths of the last episodes."""
+        self.first_returns: list[float] = []
+        """Returns of the first episodes, as many as are kept of the last."""
         self.interval: list[tuple[float, float]] = []
         """Returns and lengths of the episodes since the last line of metrics, whatever checkpoints lie between."""
         self.unread: list[Episodes] = []
@@ -202,6 +204,7 @@ class TrainingSession:
         finished: list[tuple[float, float]] = [(row[0], row[1]) for row in numbers.tolist()]
         self.unread = []
         self.recent.extend(finished)
+        self.first_returns += [numbers[0] for numbers in finished[: RECENT_EPISODES - len(self.first_returns)]]
         self.interval.extend(finished)
         self.counters.episodes += len(finished)
 
@@ -239,6 +242,7 @@ class TrainingSession:
             "counters": dataclasses.asdict(self.counters),
             "recent": [list(numbers) for numbers in self.recent],
             "interval": [list(numbers) for numbers in self.interval],
+            "first_returns": list(self.first_returns),
             "generator": self.generator.get_state(),
             "device": self.device.type,
             "outputs": {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)},
@@ -258,6 +262,8 @@ class TrainingSession:
         self.counters = Counters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
         recent, self.interval = ([(float(a), float(b)) for a, b in state[name]] for name in ("recent", "interval"))
         self.recent = deque(recent, maxlen=RECENT_EPISODES)
+        # Checkpoints of earlier versions do not hold the first returns; the last ones are the earliest that there are.
+        self.first_returns = [float(number) for number in state.get("first_returns", [numbers[0] for numbers in recent])]
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])
         if state["device"] == self.device.type:
