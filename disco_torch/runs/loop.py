@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
+from disco_torch.envs import EnvironmentFailure
+from disco_torch.files import reason_of
 from disco_torch.runs.checkpoint import list_checkpoints, save_checkpoint
 from disco_torch.runs.folder import ConfiguredFolder
 from disco_torch.runs.sinks import JsonlSink, Metrics, Sink, TensorBoardSink
@@ -134,7 +136,8 @@ class RunLoop(Generic[F, S]):
                 self.save()  # killed from here on, the run can be resumed
             while not self.is_finished and not self.world.any(self.asked_to_stop() or self.time_is_up()):
                 before = self.count
-                self.advance()
+                with self._continuing():
+                    self.advance()
                 if self.count == before:  # stopped in the middle of it
                     continue
                 if self.count % config.log_every == 0:
@@ -144,6 +147,21 @@ class RunLoop(Generic[F, S]):
                     self.save()
             self._finish()
         return not self.is_finished
+
+    @contextmanager
+    def _continuing(self) -> Iterator[None]:
+        """Names the checkpoint where the first unit of work after it fails: its numbers may not be what they should be."""
+        try:
+            yield
+        except (EnvironmentFailure, RunDiverged, ProcessLost, torch.OutOfMemoryError):
+            raise
+        except (IndexError, RuntimeError) as error:
+            if not self.content or self.count != self._saved_at:
+                raise
+            raise ValueError(
+                f"the run cannot continue from the checkpoint in {self.folder.checkpoints} ({type(error).__name__}: "
+                f"{reason_of(error)}); look for one that was saved before, or start a new run."
+            ) from error
 
     def _open(self, stack: ExitStack, view: bool) -> None:
         """Opens everything that the first process writes to and shows."""
