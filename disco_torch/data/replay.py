@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from disco_torch.checks import check_actions
 from disco_torch.types import Observations, Rollout, flatten_tree, tree_dataclass, tree_leaves, tree_map
 
 
@@ -162,6 +163,7 @@ class Replay:
         if capacity < 1 or rows < 2:
             raise ValueError(f"`capacity` must be at least 1 and `rows` at least 2, got {capacity} and {rows}.")
         self.capacity, self.rows, self.device = capacity, rows, torch.device(device)
+        self.num_actions = num_actions
         observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
         self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
         self.first_steps = first_steps
@@ -261,21 +263,28 @@ class Replay:
 
     def _checked(self, state: dict[str, Any], rings: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
         """Size and tensors of a `state_dict`; raises where they do not fit into this replay."""
-        missing = [key for key in ("size", "has_truncations", "tensors") if key not in state]
-        if missing:
-            raise ValueError(f"`state` must be the `state_dict` of a replay of this version, got one without {missing}.")
-        size, tensors = int(state["size"]), state["tensors"]
+        for key, kind in (("size", int), ("has_truncations", bool), ("tensors", dict)):
+            found = state.get(key) if isinstance(state, dict) else None
+            if type(found) is not kind:  # before anything is read: a tensor in its place could claim any size
+                problem = f"got {'none' if found is None else type(found).__name__}"
+                raise ValueError(f"`{key}` of `state`, a replay's `state_dict`, must be {kind.__name__}, {problem}.")
+        if len(state) > 3:
+            raise ValueError(f"`state` must hold `size`, `has_truncations` and `tensors` alone, got {sorted(state)}.")
+        size, tensors = state["size"], state["tensors"]
         if not 0 <= size <= self.capacity:
             raise ValueError(f"`state` must hold at most {self.capacity} trajectories, the capacity, got {size}; raise it.")
         if set(tensors) != set(rings):
             raise ValueError(f"`state` must hold the tensors {sorted(rings)}, got {sorted(tensors)}; use the same settings.")
         for name, ring in rings.items():
             wanted, got = (size, *ring.shape[1:]), tensors[name]
+            if not isinstance(got, Tensor):
+                raise ValueError(f"`{name}` of `state` must be a tensor, got {type(got).__name__}.")
             if tuple(got.shape) != wanted or got.dtype != ring.dtype:
                 raise ValueError(
                     f"`{name}` of `state` must be {list(wanted)} of {ring.dtype}, got {list(got.shape)} of {got.dtype}; "
                     "use the same settings."
                 )
+        check_actions("actions", tensors["actions"], self.num_actions)
         return size, tensors
 
 

@@ -13,6 +13,7 @@ class DiscoveryFolder(ConfiguredFolder[DiscoverConfig]):
 
     kind = DiscoverConfig
     length = "meta_updates"
+    counter = "meta_updates"
     run = "discovery"
 
     @classmethod

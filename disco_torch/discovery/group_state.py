@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from disco_torch.data import InputStats, ReplayState
 from disco_torch.discovery.habitats import ActingState, EpisodeSums
 from disco_torch.discovery.mixed_mode import SavedUpdate
 from disco_torch.training import LearnerState, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, tree_dataclass
+from disco_torch.types import Logs, Params, Rollout, flatten_tree, tree_dataclass
 
 
 @tree_dataclass
@@ -61,6 +64,12 @@ class GroupGradient:
     grads: Params
     logs: Logs
     episodes: EpisodeSums
+
+
+def is_finite(tree: Any) -> Tensor:
+    """Whether all that an agent has in a tree of [P, ...] is finite, [P]. Where the numbers' sum overflows, it is not."""
+    numbers = [x.reshape(x.shape[0], -1).sum(1) for x in flatten_tree(tree)[0] if x.is_floating_point()]
+    return torch.stack(numbers).sum(0).isfinite()
 
 
 def along(which: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from disco_torch.agents import Agent
 from disco_torch.data import InputStats, empty_replay, forget_agents
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
-from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate
+from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, is_finite
 from disco_torch.discovery.habitats import ActingState, Habitats
 from disco_torch.discovery.inner_loop import InnerLoop
 from disco_torch.discovery.mixed_mode import MixedModeMetaGradient, SavedUpdate
@@ -96,6 +96,16 @@ class Population:
         self.state, gradient = self.schedule(self.state, rule_params, self.draws(), self.rates)
         self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
         return gradient
+
+    def is_finite(self) -> Tensor:
+        """Whether all that an agent and its value function have learned is finite, [P]; nothing is read back here.
+
+        A moment that overflows stays so for good: its weight would never move again, while every gradient may be finite.
+        """
+        values = is_finite(self.state.values)
+        if self.shared_value_groups:
+            values = values.repeat_interleave(self.num_agents // self.shared_value_groups)
+        return is_finite(self.state.learners) & values
 
     def draws(self) -> Draws:
         """All random numbers of a meta-update, in the order of their use."""

@@ -15,8 +15,18 @@ from disco_torch.data import ReplayState
 from disco_torch.discovery.group_state import WindowUpdate
 from disco_torch.discovery.population import Population
 from disco_torch.runs import pack, unpack
-from disco_torch.types import Params
+from disco_torch.runs.checkpoint import (
+    FIX,
+    MAX_COUNT,
+    CheckpointMismatch,
+    check_names,
+    check_range,
+    restore_generator,
+    typed,
+)
+from disco_torch.types import Params, map_trees, tree_map
 
+NAMES = ("ids", "agents", "shared_values", "lives", "worlds", "window", "position", "generator")
 Plain = dict[str, Any]
 """Tensors on the CPU and plain values, which load without running any code."""
 
@@ -104,24 +114,69 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
 
 def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
+    check_names(whole, NAMES, where)
+    if whole["ids"] != list(range(group.own.num_agents)):
+        raise CheckpointMismatch(
+            f"the checkpoint's `{where}/ids` must be the {group.own.num_agents} agents' in order; {FIX}."
+        )
     if same_device:
-        group.generator.set_state(whole["generator"])
+        restore_generator(group.generator, whole["generator"], f"{where}/generator")
     if not group.num_agents:
         return optimizers
-    rows, state = torch.tensor(group.habitats.ids), group.state
+    state = group.state
     blank = group.blank_update(rule_params)
+    window = typed(whole, "window", list, where)
+    check_range(f"{where}/window", [len(window)], 0, group.config.window - group.config.updates_per_meta_update)
     state.window = [
         WindowUpdate(unpack(leaves, rule_params, f"{where}/window/{i}/rule"), blank.saved, blank.rollout, blank.alive)
-        for i, leaves in enumerate(whole["window"])
+        for i, leaves in enumerate(window)
     ]
-    own = {name: leaf[rows] for name, leaf in whole["agents"].items()}
-    parts = unpack(own, group_parts(group, optimizers), f"{where}/agents")
+    like, total = group_parts(group, optimizers), (group.own.num_agents,)
+    parts = take_rows(typed(whole, "agents", dict, where), like, group.habitats.ids, total, f"{where}/agents")
     shared = unpack(whole["shared_values"], state.values, f"{where}/values") if group.shared_value_groups else None
-    put_parts(group, parts, shared, whole["position"])
-    group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
+    put_parts(group, parts, shared, typed(whole, "position", int, where))
+    _check_numbers(group, where)
+    group.lives, group.ages, group.lifetimes = _lives(group, typed(whole, "lives", list, where), where)
+    worlds = whole["worlds"]
+    check_names(worlds, map(str, range(len(group.habitats.all))), f"{where}/worlds")
     for i, habitat in enumerate(group.habitats.habitats):
-        mine, name = torch.tensor(list(habitat.mine)), str(group.habitats.all.index(habitat))
-        leaves = {key: leaf[mine].flatten(0, 1) for key, leaf in whole["worlds"][name]["leaves"].items()}
-        world = unpack(leaves, world_of(group, i), f"{where}/worlds/{name}")
+        name, rows = str(group.habitats.all.index(habitat)), (habitat.config.agents, group.config.num_parallel_envs)
+        check_names(worlds[name], ("mine", "leaves"), f"{where}/worlds/{name}")
+        leaves = typed(worlds[name], "leaves", dict, f"{where}/worlds/{name}")
+        like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), world_of(group, i))
+        world = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/worlds/{name}")
+        world = tree_map(lambda x: x.flatten(0, 1), world)
         state.acting.worlds[i], state.acting.steps[i] = world["state"], world["step"]
     return parts.get("optimizers")
+
+
+def take_rows(leaves: Plain, like: Any, rows: list[int], total: tuple[int, ...], where: str) -> Any:
+    """This process's rows of leaves [*total, ...] of all agents. Shapes are compared first: a leaf may claim any size."""
+
+    def blank(x: Tensor) -> Tensor:
+        return torch.empty((), dtype=x.dtype).expand(*total, *x.shape[len(total) :])
+
+    whole = unpack(leaves, tree_map(blank, like), where)
+    return map_trees(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
+
+
+def _check_numbers(group: Population, where: str) -> None:
+    """Raises where actions or places in the replay are not in their range: they are used as indices."""
+    state, last = group.state, group.habitats.num_actions - 1
+    for i, update in enumerate(state.window):
+        check_range(f"{where}/agents/window/{i}/1/actions", update.rollout.actions, 0, last)
+    if state.replay is not None:
+        capacity = group.config.replay_capacity
+        check_range(f"{where}/agents/replay/0/actions", state.replay.trajectories.actions, 0, last)
+        check_range(f"{where}/agents/replay/1", state.replay.sizes, 0, capacity)
+        check_range(f"{where}/position", state.replay.next.reshape(-1), 0, capacity - 1)
+
+
+def _lives(group: Population, lists: list[Any], where: str) -> list[list[int]]:
+    """Which life each agent of this process is in, its age and its lifetime."""
+    total = group.own.num_agents
+    for numbers in lists if len(lists) == 3 else [()]:
+        if type(numbers) is not list or len(numbers) != total or any(type(x) is not int for x in numbers):
+            raise CheckpointMismatch(f"the checkpoint's `{where}/lives` must be 3 lists of {total} integers; {FIX}.")
+        check_range(f"{where}/lives", numbers, 0, MAX_COUNT)
+    return [[numbers[i] for i in group.habitats.ids] for numbers in lists]

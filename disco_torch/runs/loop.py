@@ -13,6 +13,8 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
+from disco_torch.envs import EnvironmentFailure
+from disco_torch.files import reason_of
 from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus, call
 from disco_torch.runs.checkpoint import list_checkpoints, save_checkpoint
 from disco_torch.runs.folder import ConfiguredFolder
@@ -162,7 +164,8 @@ class RunLoop(Generic[F, S]):
             while not self.is_finished and not self.world.any(self._should_stop()):
                 before = self.count
                 self.doing(self.activity())
-                self.advance()
+                with self._continuing():
+                    self.advance()
                 if self.count == before:  # stopped in the middle of it
                     continue
                 logged = self.count % config.log_every == 0
@@ -206,6 +209,21 @@ class RunLoop(Generic[F, S]):
                 self.save()
             how = f"the state is saved, resume with `{self.resume_command} {self.folder.path}`"
             raise CallbackFailed(f"{error}; {how}.") from error.__cause__
+
+    @contextmanager
+    def _continuing(self) -> Iterator[None]:
+        """Names the checkpoint where the first unit of work after it fails: its numbers may not be what they should be."""
+        try:
+            yield
+        except (EnvironmentFailure, RunDiverged, ProcessLost, torch.OutOfMemoryError):
+            raise
+        except (IndexError, RuntimeError) as error:
+            if not self.content or self.count != self._saved_at:
+                raise
+            raise ValueError(
+                f"the run cannot continue from the checkpoint in {self.folder.checkpoints} ({type(error).__name__}: "
+                f"{reason_of(error)}); look for one that was saved before, or start a new run."
+            ) from error
 
     def _open(self, stack: ExitStack, view: bool) -> None:
         """Opens everything that the first process writes to and shows."""

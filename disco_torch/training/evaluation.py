@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
 from disco_torch.files import replacing
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
+from disco_torch.runs.checkpoint import check_leaves, typed
 from disco_torch.training.folder import RunFolder
 from disco_torch.types import OutputSpec, Params
 
@@ -106,9 +108,12 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
     sizes = dataclasses.replace(folder.config.agent, bfloat16=folder.config.agent.bfloat16 and where.type == "cuda")
     with restoring(folder.checkpoints):
-        agent = Agent(env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes).to(where)
-        prefix, leaves = "learner/params/", session["learning"]
-        stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if name.startswith(prefix)}
+        prefix, leaves = "learner/params/", typed(session, "learning", dict)
+        stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
+        build = partial(Agent, env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes)
+        with torch.device("meta"):  # sizes are compared before anything is allocated
+            check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
+        agent = build().to(where)
         params = unpack(stored, {name: param.detach() for name, param in agent.named_parameters()}, prefix[:-1])
     env.close()
     if (problem := first_not_finite(params)) is not None:

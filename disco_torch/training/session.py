@@ -28,6 +28,16 @@ from disco_torch.envs import Environment, make_env
 from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
+from disco_torch.runs.checkpoint import (
+    FIX,
+    CheckpointMismatch,
+    check_leaves,
+    check_names,
+    check_range,
+    restore_generator,
+    typed,
+    unpack_counters,
+)
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
@@ -36,6 +46,10 @@ from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
 from disco_torch.weights import load_rule
 
 RECENT_EPISODES = 100
+STATE_NAMES = (
+    *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
+    *("actor", "replay"),
+)
 ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
 """Logs that a recorded update always returns; the others only when metrics are due."""
 
@@ -245,41 +259,62 @@ class TrainingSession:
             "first_returns": list(self.first_returns),
             "generator": self.generator.get_state(),
             "device": self.device.type,
-            "outputs": {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)},
+            "outputs": self._outputs(),
         }
-        if self.input_stats is not None:
-            state["inputs"] = pack(self.input_stats)
-        if self.env.saves_state:
-            state["actor"] = pack(self.actor)
-        if self.config.checkpoint_replay:
-            state["replay"] = self.replay.state_dict()
+        state["inputs"] = None if self.input_stats is None else pack(self.input_stats)
+        state["actor"] = pack(self.actor) if self.env.saves_state else None
+        state["replay"] = self.replay.state_dict() if self.config.checkpoint_replay else None
         return state
+
+    def _outputs(self) -> dict[str, dict[str, int]]:
+        return {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes."""
+        check_names(state, STATE_NAMES)
+        check_leaves(pack(state["outputs"]), pack(self._outputs()), "outputs")
+        if state["outputs"] != self._outputs():
+            raise CheckpointMismatch(f"the checkpoint's `outputs` must be {self._outputs()}, got {state['outputs']}; {FIX}.")
         learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
         self.learner_state, self.value_state = learning.learner, learning.value
-        self.counters = Counters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
-        recent, self.interval = ([(float(a), float(b)) for a, b in state[name]] for name in ("recent", "interval"))
+        self.counters = unpack_counters(state, self.counters)
+        steps = self.counters.rollouts * self.config.steps_per_rollout
+        check_range("counters/steps", [self.counters.steps], steps, steps)
+        recent, self.interval = (_episodes(state, name) for name in ("recent", "interval"))
         self.recent = deque(recent, maxlen=RECENT_EPISODES)
-        # Checkpoints of earlier versions do not hold the first returns; the last ones are the earliest that there are.
-        self.first_returns = [float(number) for number in state.get("first_returns", [numbers[0] for numbers in recent])]
-        if "replay" in state:
+        self.first_returns = _numbers(state, "first_returns")
+        if state["replay"] is not None:
             self.replay.load_state_dict(state["replay"])
-        if state["device"] == self.device.type:
-            self.generator.set_state(state["generator"])
+        if (was := torch.device(typed(state, "device", str)).type) == self.device.type:
+            restore_generator(self.generator, state["generator"])
         else:  # states of generators do not carry over between kinds of devices
-            was, now = state["device"], self.device.type
+            now = self.device.type
             warnings.warn(
                 f"the checkpoint is of a run on {was}; the run continues on {now} with other random numbers.", stacklevel=2
             )
             self.generator.manual_seed(self.config.seed + self.counters.rollouts)
         if self.normalizer is not None and self.input_stats is not None:
             self.input_stats = unpack(state["inputs"], self.input_stats, "inputs")
-        if "actor" in state:
+        if self.env.saves_state:
             self.actor = unpack(state["actor"], self.actor, "actor")
         else:
             self.actor = init_actor(self.agent, self.env, self.generator)
             if self.normalizer is not None and self.input_stats is not None:
                 self.input_stats = self.normalizer.restart(self.input_stats)
         self.snapshot = self._snapshot()
+
+
+def _episodes(state: dict[str, Any], name: str) -> list[tuple[float, float]]:
+    """Returns and lengths of episodes, as a checkpoint has them."""
+    pairs = typed(state, name, list)
+    if any(type(pair) is not list or len(pair) != 2 or any(type(x) is not float for x in pair) for pair in pairs):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be pairs of a return and a length; {FIX}.")
+    return [(a, b) for a, b in pairs]
+
+
+def _numbers(state: dict[str, Any], name: str) -> list[float]:
+    """A list of numbers, as a checkpoint has it."""
+    numbers = typed(state, name, list)
+    if any(type(x) is not float for x in numbers):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be numbers; {FIX}.")
+    return numbers

@@ -44,20 +44,20 @@ def config_to_plain(config: object, where: str = "config") -> Any:
 MAX_DEPTH, MAX_ENTRIES, MAX_VALUES, MAX_INTEGER = 32, 256, 10_000, 2**63 - 1
 
 
-def check_plain(plain: object, where: str = "config") -> None:
+def check_plain(plain: object, where: str = "config", max_entries: int = MAX_ENTRIES, max_values: int = MAX_VALUES) -> None:
     """Raises where plain data from a file is larger than any configuration: nothing is made of it before.
 
-    Limits: `MAX_DEPTH` levels, `MAX_ENTRIES` entries of a list, `MAX_VALUES` values in all, integers of 64 bits. Numbers
+    Limits: `MAX_DEPTH` levels, `max_entries` entries of a list, `max_values` values in all, integers of 64 bits. Numbers
     must be finite; JSON knows NaN and Infinity, no setting does.
     """
     waiting, count = [(plain, where, 0)], 0
     while waiting:
         value, path, depth = waiting.pop()
         count += 1
-        if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ValueError(f"`{where}` must have at most {MAX_DEPTH} levels and {MAX_VALUES} values, got more.")
-        if isinstance(value, Mapping | list) and len(value) > MAX_ENTRIES:
-            raise ValueError(f"`{path}` must have at most {MAX_ENTRIES} entries, got {len(value)}.")
+        if depth > MAX_DEPTH or count > max_values:
+            raise ValueError(f"`{where}` must have at most {MAX_DEPTH} levels and {max_values} values, got more.")
+        if isinstance(value, Mapping | list) and len(value) > max_entries:
+            raise ValueError(f"`{path}` must have at most {max_entries} entries, got {len(value)}.")
         if isinstance(value, Mapping):
             waiting += [(part, f"{path}.{name}", depth + 1) for name, part in value.items()]
         elif isinstance(value, list):
