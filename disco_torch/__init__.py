@@ -2,7 +2,7 @@
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
-from disco_torch.data import Replay, collect, collect_rollout, init_actor
+from disco_torch.data import InputConfig, Replay, collect, collect_rollout, init_actor
 from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import Environment, EnvironmentFailure, make_env
 from disco_torch.optim import AdamConfig, ClippedAdam
@@ -64,6 +64,7 @@ __all__ = [
     "EmaState",
     "Environment",
     "EnvironmentFailure",
+    "InputConfig",
     "Learner",
     "LearnerState",
     "MetaNetConfig",

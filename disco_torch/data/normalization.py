@@ -71,8 +71,8 @@ class Moments:
 
     def deviation(self) -> Tensor:
         """The standard deviation; 1 before anything was counted."""
-        variance = self.square / self.count.clamp(min=1.0)
-        return torch.where(self.count > 0, torch.sqrt(variance + EPSILON), 1.0)
+        deviation = torch.sqrt(self.square / self.count.clamp(min=1.0) + EPSILON)
+        return torch.where(self.count > 0, deviation, torch.ones_like(deviation))
 
 
 @tree_dataclass
@@ -192,7 +192,7 @@ class InputNormalizer:
         running, returns = stats.returns, []
         for rewards, ended in zip(rollout.rewards.unbind(), ends.unbind(), strict=True):
             returns.append(self.discount * running + rewards)
-            running = torch.where(ended, 0.0, returns[-1])
+            running = torch.where(ended, torch.zeros_like(running), returns[-1])
         executed = torch.ones_like(ends) if rollout.executed is None else rollout.executed
         led_to = torch.cat([stats.executed[None], executed[:-1]])
         moments = add_numbers(stats.rewards, torch.stack(returns), led_to)
