@@ -175,4 +175,4 @@ class TrainingLoop(WatchedLoop):
             curve = ([line["steps"] for line in points], [line["return"] for line in points])
             plot_curves({config.rule: [curve]}, self.folder.curve, title=config.env)
         last = final_return(lines)
-        return {"final_return": None if math.isnan(last) else last, **self.judgements()}
+        return {"final_return": None if math.isnan(last) else last, **self.findings()}

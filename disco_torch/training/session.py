@@ -211,8 +211,8 @@ class TrainingSession:
         self.counters = Counters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
         recent, self.interval = ([(float(a), float(b)) for a, b in state[name]] for name in ("recent", "interval"))
         self.recent = deque(recent, maxlen=RECENT_EPISODES)
-        # Checkpoints of earlier versions do not hold the first returns; the last ones are the earliest that there are.
-        self.first_returns = [float(number) for number in state.get("first_returns", [numbers[0] for numbers in recent])]
+        unknown = [float("nan")] * RECENT_EPISODES  # in checkpoints of earlier versions, which did not keep them
+        self.first_returns = [float(number) for number in state.get("first_returns", unknown)]
         if "replay" in state:
             self.replay.load_state_dict(state["replay"])
         if state["device"] == self.device.type:
