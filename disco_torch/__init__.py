@@ -22,6 +22,7 @@ from disco_torch.rules import (
     RuleView,
     UpdateRule,
 )
+from disco_torch.runs import Callback, RunStatus
 from disco_torch.training import (
     PRESETS,
     DiscoTrainer,
@@ -54,6 +55,7 @@ __all__ = [
     "AdamConfig",
     "Agent",
     "AgentConfig",
+    "Callback",
     "ClippedAdam",
     "DiscoConfig",
     "DiscoHyperParams",
@@ -77,6 +79,7 @@ __all__ = [
     "Rollout",
     "RuleInput",
     "RuleView",
+    "RunStatus",
     "TrainConfig",
     "TransformConfig",
     "UpdateRule",

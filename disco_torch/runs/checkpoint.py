@@ -17,7 +17,7 @@ from disco_torch.files import load_tensors, replacing
 from disco_torch.types import flatten_tree, tree_items, unflatten_tree
 
 FORMAT = 2
-"""Of the files. In format 1 the leaves of a state had no names."""
+"""Format of the files. In format 1 the leaves of a state had no names."""
 FIX = "use the settings and the version of disco-torch that wrote it"
 MAX_COUNT = 2**63 - 1
 T = TypeVar("T")
@@ -152,7 +152,7 @@ def save_checkpoint(folder: Path, count: int, content: dict[str, Any], keep: int
 
 
 def best_path(folder: Path) -> Path:
-    """The file of the best checkpoint so far, as evaluations during the run judged it."""
+    """The file of the best checkpoint so far, by the mean return of evaluations during the run."""
     return folder / "best.pt"
 
 

@@ -326,7 +326,7 @@ class RunLoop(Generic[F, S]):
             more = self.summarize(self.folder.read_metrics())
             counters = dataclasses.asdict(self.session.counters)
             summary = {**counters, "seconds": self.seconds, **more, "finished": self.is_finished}
-            if self.stop_reason:
+            if self.stop_reason and not self.is_finished:
                 summary["stopped_because"] = self.stop_reason
             self.folder.write_summary(summary)
 

@@ -13,7 +13,8 @@ from disco_torch.runs.view import LiveView, number
 LINE_SECONDS = 10.0
 """Least time between two lines."""
 PATIENCE = 3.0
-"""Seconds of silence after which a run says for the first time what it is doing."""
+"""Seconds of silence after which a run says for the first time what it is doing; later ones are longer."""
+LONGEST_SILENCE = 60.0
 
 
 def duration(seconds: float) -> str:
@@ -75,7 +76,8 @@ class Progress:
     def finish(self, done: int, seconds: float) -> None:
         """The last line."""
         if not self.live.is_shown:
-            self._say(", ".join([f"{done:,} {self.unit} in {duration(seconds)}", *self._numbers()]))
+            unit = self.unit.removesuffix("s") if done == 1 else self.unit
+            self._say(", ".join([f"{done:,} {unit} in {duration(seconds)}", *self._numbers()]))
 
     def _numbers(self) -> list[str]:
         """The metrics of a line; a name that ends in / stands for all names that begin with it."""
@@ -87,7 +89,7 @@ class Progress:
         ]
 
     def _say(self, line: str) -> None:
-        self._said, self._patience = time.monotonic(), LINE_SECONDS
+        self._said = time.monotonic()
         self.live.print(line)
 
     def _watch(self) -> None:
@@ -99,6 +101,7 @@ class Progress:
                 self.live.show(self.metrics, f"{activity}, {duration(now - started)}" if activity else "")
             elif activity and now - self._said >= self._patience:
                 self._say(f"{activity} ({duration(now - started)} since the start)")
+                self._patience = min(max(2 * self._patience, LINE_SECONDS), LONGEST_SILENCE)
 
     def __enter__(self) -> Progress:
         self._thread = threading.Thread(target=self._watch, name="progress", daemon=True)

@@ -56,6 +56,7 @@ class TrainResult:
       stopped: whether it was stopped before its last step.
       stopped_because: why, where it was not a signal: the target return, or a callback.
       warnings: what speaks against the agent having learned.
+      best_return: mean return of the best evaluation, NaN if there was none; its agent is in checkpoints/best.pt.
     """
 
     folder: Path
@@ -63,16 +64,12 @@ class TrainResult:
     stopped: bool
     stopped_because: str = ""
     warnings: list[str] = field(default_factory=list)
+    best_return: float = math.nan
 
     @property
     def final_return(self) -> float:
         """Mean return of the last episodes, NaN if none has ended."""
         return final_return(self.metrics)
-
-    @property
-    def best_return(self) -> float:
-        """Mean return of the best evaluation, NaN if there was none; its agent is in checkpoints/best.pt."""
-        return max((line["eval_return"] for line in self.metrics if "eval_return" in line), default=math.nan)
 
 
 def final_return(lines: list[Metrics]) -> float:
@@ -117,7 +114,9 @@ def train(
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
         stack.callback(loop.evaluation.close)
         stopped = loop.run(view)
-    return TrainResult(folder.path, folder.read_metrics(), stopped, loop.stop_reason if stopped else "", loop.warnings)
+    best = loop.best["eval_return"] if loop.best is not None else math.nan
+    reason = loop.stop_reason if stopped else ""
+    return TrainResult(folder.path, folder.read_metrics(), stopped, reason, loop.warnings, best)
 
 
 def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
@@ -175,4 +174,4 @@ class TrainingLoop(WatchedLoop):
             curve = ([line["steps"] for line in points], [line["return"] for line in points])
             plot_curves({config.rule: [curve]}, self.folder.curve, title=config.env)
         last = final_return(lines)
-        return {"final_return": None if math.isnan(last) else last, **self.judgements()}
+        return {"final_return": None if math.isnan(last) else last, **self.findings()}

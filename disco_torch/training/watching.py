@@ -31,7 +31,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         """Steps and mean return of the best evaluation so far."""
         self.warnings: list[str] = []
         """What speaks against learning, at the end of the run."""
-        self._is_judged = bool(self.content.get("is_judged", False))
+        self._is_checked = bool(self.content.get("learning_is_checked", False))
         self._first_updates = session.counters.updates
         if not config.eval_every:
             self._check_recent_returns()
@@ -122,12 +122,12 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
     def _check_learning(self) -> None:
         """Looks once, after a fifth of the run and as soon as there are enough episodes, and says if nothing is learned."""
         counters = self.session.counters
-        if self._is_judged or 5 * counters.steps < self.folder.config.steps:
+        if self._is_checked or 5 * counters.steps < self.folder.config.steps:
             return
         problem = self._learning_problem()
         if problem is not None:
             self.live.print(problem)
-        self._is_judged = problem is not None or counters.episodes >= 2 * EPISODES
+        self._is_checked = problem is not None or counters.episodes >= 2 * EPISODES
 
     def _learning_problem(self) -> str | None:
         """One line that says what speaks against learning and where to read on."""
@@ -140,8 +140,8 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
             return None
         return f"Not learning? At step {session.counters.steps:,} {problem}; see {ADVICE}."
 
-    def judgements(self) -> dict[str, Any]:
-        """What the summary says about evaluations and learning; a run that does not learn is said to at the end, too."""
+    def findings(self) -> dict[str, Any]:
+        """What the summary says about evaluations and learning. Where nothing was learned, a line says so again."""
         config, counters = self.folder.config, self.session.counters
         problem = self._learning_problem() if 5 * counters.steps >= config.steps else None
         self.warnings = [] if problem is None else [problem]
@@ -150,4 +150,4 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         return {"best": self.best, "warnings": self.warnings} if self.best is not None else {"warnings": self.warnings}
 
     def more_content(self) -> dict[str, Any]:
-        return {"is_judged": self._is_judged}
+        return {"learning_is_checked": self._is_checked}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from small_runs import assert_same, last_state, metrics_of, small_config
 
 from disco_torch import AdamConfig, EnvironmentFailure, TrainConfig, load_run, make_env, train
 from disco_torch.runs import Callback, CallbackFailed, RunStatus
-from disco_torch.runs.checkpoint import best_path, load_checkpoint
+from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_checkpoint
+from disco_torch.runs.progress import Progress
 from disco_torch.training import periodic_evaluation
 from disco_torch.training.evaluation import evaluate
 from disco_torch.training.folder import RunFolder
@@ -364,8 +366,62 @@ def test_what_was_said_is_not_said_again_when_the_run_is_resumed(
     assert capsys.readouterr().out.count("Not learning?") == 1
 
 
+def test_runs_of_earlier_versions_are_resumed_and_their_returns_say_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = learning_config(tmp_path, optimizer=AdamConfig(learning_rate=0.0), steps=9600)
+    with monkeypatch.context() as patch:
+        stop_after(patch, 15)
+        folder = train(config, view=False).folder
+    content = load_checkpoint(folder / "checkpoints")
+    del content["session"]["first_returns"], content["learning_is_checked"], content["format"]
+    save_checkpoint(folder / "checkpoints", 15, content, keep=1)
+    plain = json.loads((folder / "config.json").read_text())
+    for name in ("eval_every", "eval_episodes", "eval_policy", "target_return"):
+        del plain[name]
+    (folder / "config.json").write_text(json.dumps(plain))
+    result = train(resume=folder, view=False)
+    assert not result.stopped and "is not above" not in capsys.readouterr().out
+
+
 def test_the_page_that_the_line_points_to_is_there() -> None:
     assert (Path(__file__).parents[2] / "docs" / "not_learning.md").is_file()
+
+
+# Progress without a terminal.
+
+
+def test_a_run_says_what_it_does_before_its_first_update(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Progress, "doing", lambda self, activity: said.append(activity))
+    config = small_config(tmp_path, batch_size=6, replay_capacity=6, steps=60, eval_every=60)
+    train(config, view=False)
+    kept = list(dict.fromkeys(said))
+    assert kept == [
+        "collecting rollouts, 0 of the 6 trajectories that the first update needs",
+        "collecting rollouts, 2 of the 6 trajectories that the first update needs",
+        "making the first update",
+        "",
+        "evaluating the agent in 20 episodes",
+    ]
+    said.clear()
+    train(dataclasses.replace(config, speed="traced", name="traced"), view=False)
+    assert said[0].startswith("recording and collecting") and "recording the first update" in said
+
+
+def test_without_a_terminal_there_are_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("disco_torch.runs.progress.LINE_SECONDS", 0.0)
+    train(small_config(tmp_path, eval_every=60))
+    lines = capsys.readouterr().out.splitlines()
+    pattern = r"\d+ of 120 steps \(\d+%\), [\d,]+ steps/s, \d+ s left(, return \S+)?(, evaluation \S+)?"
+    assert len(lines) >= 5 and all(re.fullmatch(pattern, line) for line in lines[1:-1])
+    assert re.fullmatch(r"120 steps in \d+ s, return \S+, evaluation \S+", lines[-1])
+    train(small_config(tmp_path), view=False)
+    assert len(capsys.readouterr().out.splitlines()) == 1  # the title
 
 
 # The configuration.
