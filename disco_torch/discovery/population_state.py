@@ -115,10 +115,7 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
 def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
     check_names(whole, NAMES, where)
-    if whole["ids"] != list(range(group.own.num_agents)):
-        raise CheckpointMismatch(
-            f"the checkpoint's `{where}/ids` must be the {group.own.num_agents} agents' in order; {FIX}."
-        )
+    _check_ids(whole["ids"], group.own.num_agents, f"{where}/ids")
     if same_device:
         restore_generator(group.generator, whole["generator"], f"{where}/generator")
     if not group.num_agents:
@@ -142,6 +139,7 @@ def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Pa
     for i, habitat in enumerate(group.habitats.habitats):
         name, rows = str(group.habitats.all.index(habitat)), (habitat.config.agents, group.config.num_parallel_envs)
         check_names(worlds[name], ("mine", "leaves"), f"{where}/worlds/{name}")
+        _check_ids(worlds[name]["mine"], habitat.config.agents, f"{where}/worlds/{name}/mine")
         leaves = typed(worlds[name], "leaves", dict, f"{where}/worlds/{name}")
         like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), world_of(group, i))
         world = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/worlds/{name}")
@@ -158,6 +156,11 @@ def take_rows(leaves: Plain, like: Any, rows: list[int], total: tuple[int, ...],
 
     whole = unpack(leaves, tree_map(blank, like), where)
     return map_trees(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
+
+
+def _check_ids(ids: Any, total: int, where: str) -> None:
+    if type(ids) is not list or any(type(i) is not int for i in ids) or ids != list(range(total)):
+        raise CheckpointMismatch(f"the checkpoint's `{where}` must be the numbers of all {total} agents in order; {FIX}.")
 
 
 def _check_numbers(group: Population, where: str) -> None:

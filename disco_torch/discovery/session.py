@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -259,7 +260,9 @@ class DiscoverySession:
             raise ValueError(f"the checkpoint must be of {len(self.groups)} groups of agents, got {len(groups)}.")
         for i, (group, whole) in enumerate(zip(self.groups, groups, strict=True)):
             each[i] = load_group(group, whole, each[i], self.rule_params, same_device, f"groups/{i}")
-        if not self.config.adam_per_agent:
+        if self.config.adam_per_agent:
+            typed(state, "optimizer", NoneType)
+        else:
             each = [unpack(state["optimizer"], self.opt_states[0], "optimizer")]
         self.opt_states = each
         self.counters = unpack_counters(state, self.counters)
