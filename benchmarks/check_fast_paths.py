@@ -1,4 +1,4 @@
-"""Is every fast path the plain one? Compares them on a device, and ends with status 1 where they differ too much.
+"""Compares every fast path with the plain one on a device; exit status 1 where they differ too much.
 
     python benchmarks/check_fast_paths.py --device cuda
 
@@ -66,7 +66,7 @@ def learner_params(rule: Any, speed: Speed, device: str, dtype: torch.dtype) -> 
 
 
 def collected(env_name: str, speed: Speed, device: str, dtype: torch.dtype) -> Any:
-    """Three rollouts that go on from one another."""
+    """Three consecutive rollouts."""
     torch.manual_seed(0)
     env = make_env(env_name, 16, device=device)
     agent = Agent(env.observation_example, env.num_actions, ActorCritic().outputs(env.num_actions)).to(device, dtype)

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from disco_torch.analysis import Panel, mean_interval, plot_panels
+from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.training import SMALL_AGENT, TrainConfig, train
-from disco_torch.training.config import CARTPOLE_SCALE
 
 ENVS = {
     "catch 8x8": ("catch", {}),
@@ -34,6 +34,8 @@ ENVS = {
 CartPole and Bricks grove25 was chosen among six rules."""
 TUNING = {"catch 6x6": ("catch", {"rows": 6, "columns": 6}), "grid": ("grid", {}), "crossing": ("crossing", {})}
 LEARNING_RATE = 3e-3
+CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
+"""Of position, velocity, angle and angular velocity: inputs are scaled alike for all rules, and not by statistics."""
 
 
 def run(case: tuple[str, str, float, int, int, str]) -> dict[str, object]:
@@ -58,6 +60,8 @@ def run(case: tuple[str, str, float, int, int, str]) -> dict[str, object]:
             replayed_share=0.5,
             steps=16 * 16 * updates,
             agent=dataclasses.replace(SMALL_AGENT, observation_scale=scale),
+            inputs=InputConfig(),
+            first_steps=False,
             optimizer=AdamConfig(rate),
             runs=Path(folder),
             log_every=updates // 20,

@@ -1,4 +1,4 @@
-"""Time and memory of one update of an agent with a rule of Disco103's sizes, on batches that are there already.
+"""Time and memory of one update of an agent with a rule of Disco103's sizes, on batches in memory.
 
     python benchmarks/learner.py                     the two sizes that are compared
     python benchmarks/learner.py --sizes small --peer PYTHON --peer-path REFERENCE --port PYTHON
@@ -92,10 +92,10 @@ def make_work(speed: str, device: str, bfloat16: bool = False, **sizes: Any) -> 
 def main() -> None:
     options = parser(__doc__)
     add_peer(options)
-    options.add_argument("--port", default="", help="the Python of an environment with disco-torch 0.4.0")
+    options.add_argument("--port", default="", help="Python interpreter of an environment with disco-torch 0.4.0")
     options.add_argument("--sizes", nargs="+", choices=("small", "large"), default=["small", "large"])
     options.add_argument("--grow", action="store_true")
-    options.add_argument("--bfloat16", action="store_true", help="the agent's matmuls in 16 bits, on a GPU")
+    options.add_argument("--bfloat16", action="store_true", help="compute the agent's matmuls in bfloat16, on a GPU")
     args = options.parse_args()
     speeds = begin(args)
     table = Table("learner update", max(len(size.label) for size in (LARGE, *GROWTH)), ratios=("plain", "jax", "port"))

@@ -1,4 +1,4 @@
-"""What all benchmarks share: works that take turns, each in a process of its own, their options, and the table."""
+"""What all benchmarks share: workers that take turns, each in its own process, their options, and the table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TURN = 0.05
 
 @dataclass(frozen=True)
 class Measured:
-    """Median seconds of a piece of work; and of its first run, with all that is prepared in it, seconds and MiB."""
+    """Median seconds of a run; and seconds and MiB of the first run, which includes all preparation."""
 
     seconds: float
     warm_up: float
@@ -35,25 +35,25 @@ class Measured:
 
 
 class Worker:
-    """A process that does a piece of work whenever it is told to, and says how long that took; see `serve.py`.
+    """A process that runs a workload on request and reports the time; see `serve.py`.
 
     Args:
-      command: Python and what it is to run.
-      setting: the arguments of the work.
-      **environment: variables to change for it.
+      command: the Python interpreter and the script to run.
+      setting: arguments of the workload.
+      **environment: environment variables to change for it.
     """
 
     def __init__(self, command: Sequence[str], setting: Mapping[str, Any], **environment: str) -> None:
         platforms = "cuda" if setting["device"].startswith("cuda") else "cpu"
         env = {**os.environ, "JAX_PLATFORMS": platforms, **environment}
         whole, pipe = [*command, json.dumps(setting)], subprocess.PIPE
-        # A group of its own: Ctrl-C comes to the benchmark alone, which ends its works.
+        # In its own process group: Ctrl-C reaches only the benchmark, which ends its workers.
         self._process = subprocess.Popen(whole, stdin=pipe, stdout=pipe, text=True, env=env, process_group=0)
         atexit.register(self._process.kill)
         self._answer("ready")
 
     def __call__(self, i: int, runs: int = 1) -> tuple[float, float]:
-        """Seconds of the work on inputs i and those after, the mean of so many runs, and MiB."""
+        """Mean seconds of `runs` runs, on inputs i and those after, and MiB."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{i} {runs}\n")
         self._process.stdin.flush()
@@ -61,32 +61,32 @@ class Worker:
         return seconds, mib
 
     def _answer(self, name: str) -> list[str]:
-        """What stands behind the name on the next line that begins with it."""
+        """The words after the name on the next line that starts with it."""
         assert self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(name):
                 return line.split()[1:]
-        raise RuntimeError(f"a work ended with status {self._process.wait()}; its last words are above.")
+        raise RuntimeError(f"a worker ended with status {self._process.wait()}; its output is above.")
 
     def close(self) -> None:
         self._process.kill()
         self._process.wait()
 
 
-def measure(works: Mapping[str, Worker], repeats: int) -> dict[str, Measured]:
-    """Runs all works in turns, so that whatever else the machine does falls on all of them alike; then ends them.
+def measure(workers: Mapping[str, Worker], repeats: int) -> dict[str, Measured]:
+    """Runs all workers in turn, so that other load on the machine affects all of them equally; then ends them.
 
     A turn is one run, or as many short ones as take about `TURN` seconds.
     """
-    first = {name: work(0) for name, work in works.items()}
-    runs = {name: 1 + int(TURN / work(1)[0]) for name, work in works.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in works}
+    first = {name: worker(0) for name, worker in workers.items()}
+    runs = {name: 1 + int(TURN / worker(1)[0]) for name, worker in workers.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in workers}
     for i in range(repeats):
-        for name, work in works.items():
-            seconds[name].append(work(2 + i, runs[name])[0])
-    for work in works.values():
-        work.close()
-    return {name: Measured(statistics.median(seconds[name]), *first[name]) for name in works}
+        for name, worker in workers.items():
+            seconds[name].append(worker(2 + i, runs[name])[0])
+    for worker in workers.values():
+        worker.close()
+    return {name: Measured(statistics.median(seconds[name]), *first[name]) for name in workers}
 
 
 def own_works(module: str, paths: Sequence[str], setting: Mapping[str, Any]) -> dict[str, Worker]:
@@ -96,7 +96,7 @@ def own_works(module: str, paths: Sequence[str], setting: Mapping[str, Any]) -> 
 
 
 def peer_works(args: argparse.Namespace, script: str, setting: Mapping[str, Any]) -> dict[str, Worker]:
-    """The same work with the reference, where an environment for it is given."""
+    """The same workload with the JAX reference, where an environment for it is given."""
     if not args.peer:
         return {}
     return {"jax": Worker([args.peer, str(HERE / script)], setting, PYTHONPATH=args.peer_path)}
@@ -106,22 +106,24 @@ def parser(description: str | None, repeats: int = 9) -> argparse.ArgumentParser
     """With the options that all benchmarks have."""
     options = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cpu")
-    options.add_argument("--threads", type=int, default=0, help="cores that each work may use; all unless given")
+    options.add_argument("--threads", type=int, default=0, help="number of CPU threads of each worker; defaults to all")
     options.add_argument("--repeats", type=int, default=repeats)
-    options.add_argument("--speeds", nargs="+", default=[], help="plain, traced, captured, compiled")
+    options.add_argument(
+        "--speeds", nargs="+", default=[], help="execution modes to compare: plain, traced, captured, compiled"
+    )
     options.add_argument("--without", nargs="+", default=[], choices=tuple(PASSES), help="graph passes to leave out")
     return options
 
 
 def add_peer(options: argparse.ArgumentParser) -> None:
-    options.add_argument("--peer", default="", help="the Python of an environment with JAX and the reference")
-    options.add_argument("--peer-path", default="", help="its PYTHONPATH")
+    options.add_argument("--peer", default="", help="Python interpreter of an environment with JAX and the reference")
+    options.add_argument("--peer-path", default="", help="PYTHONPATH of that interpreter")
 
 
 def begin(args: argparse.Namespace) -> list[str]:
     """Prints where this runs, and returns the speeds to compare, the plain path first.
 
-    Sets for this process and all works: a stage that fails raises, and passes that are left out.
+    Sets for this process and all workers that a stage that fails raises, and which passes are left out.
     """
     os.environ[STRICT], os.environ[WITHOUT] = "1", " ".join(args.without)
     if args.threads:
@@ -136,7 +138,7 @@ def begin(args: argparse.Namespace) -> list[str]:
 
 
 def run(main: Callable[[], None]) -> None:
-    """A benchmark's main function; on Ctrl-C it ends without a trace."""
+    """A benchmark's main function; on Ctrl-C it ends without a traceback."""
     try:
         main()
     except KeyboardInterrupt:
@@ -144,13 +146,13 @@ def run(main: Callable[[], None]) -> None:
 
 
 class Table:
-    """Lines of fixed widths, printed as they come; the first one at once.
+    """A table with columns of fixed width, printed row by row.
 
     Args:
-      label: what the rows are of.
-      width: of its column.
-      rate: what of a run is counted by the second, or nothing.
-      ratios: works that the others are compared with, where they are there.
+      label: title of the first column.
+      width: width of the first column.
+      rate: title of the column of rates per second; empty for none.
+      ratios: workers that the others are compared with, where present.
     """
 
     def __init__(self, label: str, width: int, rate: str = "", ratios: Sequence[str] = ("plain", "jax")) -> None:

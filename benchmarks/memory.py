@@ -1,4 +1,4 @@
-"""Does a long run's memory grow? Trains for some minutes and prints the resident memory as it goes.
+"""Memory of a long run: trains for some minutes and prints the resident memory over time.
 
 python benchmarks/memory.py --minutes 10
 """

@@ -3,8 +3,8 @@
     python benchmarks/meta_gradient.py --device cuda --updates 2 5 10 20
 
 The work is the released notebook's: 5x5 Catch observations, T 16, B 32, a torso of 512x512, an action model of 256, a rule
-of Disco103's sizes with random weights; agents in turn (plain) or batched by vmap (mixed). Each line is a process of its
-own, so that its memory is its own: on a GPU what PyTorch allocated at most, on the CPU the largest resident memory, in both
+of Disco103's sizes with random weights; agents in turn (plain) or batched by vmap (mixed). Each line is measured in
+its own process. Memory: on a GPU the peak that PyTorch allocated, on the CPU the peak of resident memory, in both
 cases beyond what was held before the first meta-gradient (the program, the rule, the agents and the rollouts).
 """
 
@@ -27,7 +27,7 @@ from disco_torch.types import tree_map, tree_stack
 
 T, B, A, BOARD = 16, 32, 3, 25
 GIVE_BACK = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Lets the C library hand freed memory back at once, so that the resident memory of a CPU run is what it uses."""
+"""Makes the C library return freed memory at once, so that the resident memory of a CPU run is what it uses."""
 IMPLEMENTATIONS = {"plain": PlainMetaGradient, "mixed": MixedModeMetaGradient}
 
 

@@ -55,7 +55,7 @@ def begin_world(agent, env, key):
 
 
 def device_memory():
-    """MiB on a GPU, now and at most so far."""
+    """MiB on a GPU, now and peak."""
     stats = jax.local_devices()[0].memory_stats()
     return stats["bytes_in_use"] / 2**20, stats["peak_bytes_in_use"] / 2**20
 

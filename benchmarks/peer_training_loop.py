@@ -29,7 +29,7 @@ collect = jax.jit(lambda params, world, key: act(agent, env, params, world, key,
 @jax.jit
 def update(state, batch, rule_params):
     after, _, logs = agent.learner_step(key, batch, state, memory, rule_params, False)
-    del logs["meta_out"]  # the targets themselves, which nobody reads
+    del logs["meta_out"]  # the targets themselves, which are not read
     return after, logs
 
 

@@ -1,9 +1,9 @@
-"""One piece of work in a process of its own: done whenever a line comes in, with a line back of what it took.
+"""Runs a workload in its own process: once for each line on standard input, and prints what it took.
 
     python serve.py learner '{"speed": "plain", ...}'     `learner.make_work(speed="plain", ...)`
 
-A process for each work keeps their memory apart, lets several environments take part, and leaves nothing behind for the next
-row of a table. The peers, which run where PyTorch or this package may be missing, import `serve`.
+One process for each workload separates their memory, allows several Python environments, and leaves nothing behind for the
+next row of a table. The peers, which run where PyTorch or this package may be missing, import `serve`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 Work = Callable[[int], Any]
-"""One piece of work, on the inputs of that number; several different inputs take turns."""
+"""Runs the workload once; the argument selects one of several inputs, which take turns."""
 
 if "OMP_NUM_THREADS" in os.environ and hasattr(os, "sched_setaffinity"):  # JAX takes as many threads as it sees cores
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ["OMP_NUM_THREADS"])])
@@ -28,7 +28,7 @@ def cpu_memory() -> tuple[float, float]:
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
         now, most = (int(next(x for x in lines if x.startswith(field)).split()[1]) / 1024 for field in ("VmRSS", "VmHWM"))
-        Path("/proc/self/clear_refs").write_text("5")  # forgets the most so far
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     except OSError:
         return float("nan"), float("nan")
     return now, most
@@ -37,17 +37,17 @@ def cpu_memory() -> tuple[float, float]:
 def serve(
     work: Work, wait: Callable[[], Any] = lambda: None, memory: Callable[[], tuple[float, float]] = cpu_memory
 ) -> None:
-    """Does the work until nobody asks any more.
+    """Runs the workload on request until standard input is closed.
 
     Args:
-      work: on the inputs of a number. A line has the first number and how many runs are asked for.
-      wait: returns when all that was begun is done.
+      work: the workload. A line holds the number of the first input and the number of runs.
+      wait: returns when everything that was launched has finished.
       memory: MiB held now, and at most since its last call. A run's memory is what it takes besides what was held before.
     """
     print("ready", flush=True)
     for line in sys.stdin:
         first, runs = map(int, line.split())
-        time.sleep(0.02)  # threads of the work before may still be waiting busily for more
+        time.sleep(0.02)  # threads of the run before may still be spinning
         held, _ = memory()
         wait()
         started = time.perf_counter()
@@ -82,5 +82,5 @@ def main(module: str, setting: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+    with contextlib.suppress(BrokenPipeError):  # the benchmark has ended
         main(sys.argv[1], json.loads(sys.argv[2]))

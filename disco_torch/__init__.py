@@ -2,7 +2,7 @@
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
-from disco_torch.data import Replay, collect, collect_rollout, init_actor
+from disco_torch.data import InputConfig, Replay, collect, collect_rollout, init_actor
 from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
 from disco_torch.optim import AdamConfig, ClippedAdam
@@ -22,6 +22,7 @@ from disco_torch.rules import (
     RuleView,
     UpdateRule,
 )
+from disco_torch.runs import Callback, RunStatus
 from disco_torch.training import (
     PRESETS,
     DiscoTrainer,
@@ -56,6 +57,7 @@ __all__ = [
     "Agent",
     "AgentConfig",
     "BinActions",
+    "Callback",
     "ClippedAdam",
     "DiscoConfig",
     "DiscoHyperParams",
@@ -66,6 +68,7 @@ __all__ = [
     "EmaState",
     "Environment",
     "EnvironmentFailure",
+    "InputConfig",
     "Learner",
     "LearnerState",
     "MetaNetConfig",
@@ -78,6 +81,7 @@ __all__ = [
     "Rollout",
     "RuleInput",
     "RuleView",
+    "RunStatus",
     "TrainConfig",
     "TransformConfig",
     "UpdateRule",

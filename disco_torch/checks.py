@@ -1,8 +1,8 @@
 """Checks at public boundaries, each raising a `ValueError` that says what to do.
 
-Shapes are checked always, they cost nothing. Values (non-finite numbers, actions out of range) need a look at the data,
-which on a GPU would stall the stream; they are looked at inside `checking()` or after `set_checking(True)`. The range of
-actions, cheap on the CPU, is always looked at there.
+Shapes are always checked, which costs nothing. To check values (non-finite numbers, actions out of range) the data must be
+read, which on a GPU would stall the stream; they are checked inside `checking()` or after `set_checking(True)`. The range of
+actions is always checked on the CPU, where it is cheap.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def check_bool(name: str, value: Tensor) -> None:
 
 
 def _is_recorded() -> bool:
-    """Whether the operations are being recorded or compiled: then Python must not look at values."""
+    """Whether the operations are being recorded or compiled: then Python must not read values."""
     return torch.compiler.is_compiling() or get_proxy_mode() is not None
 
 
@@ -128,7 +128,7 @@ def check_finite(name: str, value: Tensor) -> None:
     if where is not None:
         raise ValueError(
             f"`{name}` must be finite, got {float(value.detach()[tuple(where)])} at {where} "
-            f"({int(bad.sum())} of {value.numel()} values); look at the environment or the network that made it."
+            f"({int(bad.sum())} of {value.numel()} values); check the environment or the network that made it."
         )
 
 

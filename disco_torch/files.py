@@ -90,10 +90,10 @@ def check_archive(path: Path, max_bytes: int | None = None) -> None:
     """Raises a `ValueError` where a file that `torch.save` wrote should not be given to `torch.load`.
 
     Every member must be stored as it is, so that no more is read than the file is long, and have the right checksum, which
-    `torch.load` does not look at. The pickle may hold tensors, dictionaries, lists, tuples, texts and numbers, and nothing
+    `torch.load` does not check. The pickle may hold tensors, dictionaries, lists, tuples, texts and numbers, and nothing
     that builds anything else (`weights_only=True` allows `bytearray(2**33)`). Each storage must be as long as its member.
 
-    The shapes of tensors are not looked at: a tensor of any size may repeat one number. Compare them before use.
+    The shapes of tensors are not checked: a tensor of any size may repeat one number. Compare them before use.
 
     Args:
       path: the file.

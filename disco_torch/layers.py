@@ -35,52 +35,52 @@ class Linear(nn.Linear):
 
 
 class Affine(NamedTuple):
-    """y = W x + b, of weights that are not a layer of their own: [out, in] and [out]."""
+    """y = W x + b, for weights that do not belong to a layer: [out, in] and [out]."""
 
     weight: Tensor
     bias: Tensor
 
 
 WIDE, ALIGNED = 64, 8
-"""On a GPU the inputs and outputs of products that give more than 64 numbers are made a multiple of 8 long: on other rows
-matrix kernels are much slower."""
+"""On a GPU the inputs and outputs of matmuls with more than 64 outputs are padded to a multiple of 8: unaligned rows make
+matmul kernels much slower."""
 
 JOINED_ON = ("cuda",)
-"""Where wide products of the same input are made one: a GPU takes as long to begin a product as to compute a small one. On a
-CPU nothing is gained, and what a trace finds that nobody reads can be left out of separate ones alone."""
+"""Devices on which wide matmuls of the same input are joined into one: on a GPU a launch takes as long as a small matmul. On
+a CPU nothing is gained, and a trace can drop outputs that are not read only if their matmuls are separate."""
 
 
 def to_join(layers: Sequence[Linear | Affine], x: Tensor) -> bool:
-    """Whether one product of layers that read `x` pays; where it is narrow, it reads the input once instead of often."""
+    """Whether one matmul for all layers that read `x` pays; a narrow one reads the input once instead of several times."""
     return x.device.type in JOINED_ON or sum(layer.weight.shape[0] for layer in layers) <= WIDE
 
 
 def linear_each(layers: Sequence[Linear | Affine], x: Tensor, *, relu: bool = False) -> list[Tensor]:
-    """The outputs of layers that read the same input, from one product where that pays: [..., in] -> [..., out] each.
+    """The outputs of layers that read the same input, from one matmul where that pays: [..., in] -> [..., out] each.
 
     Args:
       layers: with weights of [any, in].
       x: what they read.
-      relu: whether their outputs go through a ReLU, which the product can then do itself.
+      relu: whether their outputs go through a ReLU, which the matmul can then apply itself.
     """
     width, gpu = sum(layer.weight.shape[0] for layer in layers), x.device.type in JOINED_ON
     inner, outer = (-size % ALIGNED if width > WIDE and gpu else 0 for size in (x.shape[-1], width))
     x = nn.functional.pad(x, (0, inner)) if inner else x
 
-    def product(weight: Tensor, bias: Tensor) -> Tensor:
+    def matmul(weight: Tensor, bias: Tensor) -> Tensor:
         weight = nn.functional.pad(weight, (0, inner)) if inner else weight
         out = nn.functional.linear(x, weight.contiguous() if gpu else weight, bias)  # part of a matrix may not be aligned
         return torch.relu(out) if relu else out
 
     if not to_join(layers, x) or (len(layers) == 1 and not outer):
-        return [product(layer.weight, layer.bias) for layer in layers]
+        return [matmul(layer.weight, layer.bias) for layer in layers]
     # Those that are a multiple of 8 wide come first: where each begins is then one, too.
     order = sorted(range(len(layers)), key=lambda i: layers[i].weight.shape[0] % ALIGNED > 0)
     weights, biases = [layers[i].weight for i in order], [layers[i].bias for i in order]
     if outer:
         weights.append(weights[0].new_zeros(outer, weights[0].shape[1]))
         biases.append(biases[0].new_zeros(outer))
-    parts = product(torch.cat(weights), torch.cat(biases)).split([weight.shape[0] for weight in weights], dim=-1)
+    parts = matmul(torch.cat(weights), torch.cat(biases)).split([weight.shape[0] for weight in weights], dim=-1)
     return [parts[order.index(i)] for i in range(len(layers))]
 
 
@@ -105,7 +105,7 @@ def mlp_each(mlps: Sequence[MLP], x: Tensor) -> Iterator[Tensor]:
     if not mlps or not to_join(firsts, x):
         yield from (mlp(x) for mlp in mlps)
         return
-    # As rows: a part of a matrix's columns is still a matrix, and need not be copied for the next product.
+    # As rows: a part of a matrix's columns is still a matrix, and need not be copied for the next matmul.
     hiddens = linear_each(firsts, x.reshape(-1, x.shape[-1]), relu=deep)
     for mlp, hidden in zip(mlps, hiddens, strict=True):
         for layer in list(mlp)[2 if deep else 1 :]:
@@ -157,7 +157,7 @@ class LSTM(nn.Module):
         return self.linear.weight[:, self.input_size :]
 
     def unroll(self, x: Tensor, resets: Tensor, state: LSTMState, *, reverse: bool = False) -> tuple[Tensor, LSTMState]:
-        """Runs over time, starting anew from zeros BEFORE each step that is reset.
+        """Runs over time; the state is reset to zeros BEFORE each step that `resets` marks.
 
         Args:
           x: [T, B, input].
@@ -168,7 +168,7 @@ class LSTM(nn.Module):
         Returns:
           The hidden states, [T, B, H] in the order of `x`, and the state after the last step taken.
         """
-        gates = self.input_gates(x)  # [T, B, 4H], one product for all steps
+        gates = self.input_gates(x)  # [T, B, 4H], one matmul for all steps
         keeps = (~resets.bool()).to(x.dtype).unsqueeze(-1)  # [T, B, 1]
         if reverse:
             gates, keeps = gates.flip(0), keeps.flip(0)
@@ -178,7 +178,7 @@ class LSTM(nn.Module):
 
 
 class UnrolledLSTM(torch.autograd.Function):
-    """`lstm_gates` over time, with its derivative by hand: six small operations a step instead of some forty.
+    """`lstm_gates` over time, with a hand-written derivative: six small operations a step instead of some forty.
 
     Differentiable once, which is all that a rule needs: its targets are constants of the inner gradient.
     """
@@ -190,7 +190,7 @@ class UnrolledLSTM(torch.autograd.Function):
         """Steps in the order of `gates` [T, B, 4H]; `weight` is [H, 4H], `keeps` [T, B, 1], the state before is [B, H].
 
         Returns:
-          Hidden states [T, B, H] and the last cell state [B, H]; and what the way back needs, [T, B, ...] each: the
+          Hidden states [T, B, H] and the last cell state [B, H]; and what the backward pass needs, [T, B, ...] each: the
           activated gates, tanh of the cell states, and hidden and cell states as each step found them.
         """
         rows: list[tuple[Tensor, ...]] = []
@@ -235,13 +235,13 @@ class UnrolledLSTM(torch.autograd.Function):
             hidden_bar = (gates_bar[-1] @ weight.t()) * keeps[t]
             cell_bar = cell_bar * forget[t]
         stacked = torch.stack(gates_bar[::-1])
-        weight_bar = hiddens.flatten(0, 1).t() @ stacked.flatten(0, 1)  # one product for all steps
+        weight_bar = hiddens.flatten(0, 1).t() @ stacked.flatten(0, 1)  # one matmul for all steps
         once: Any = OnceDifferentiable.apply(stacked, weight_bar, hidden_bar, cell_bar)
         return once[0], once[1], None, once[2], once[3]
 
 
 class OnceDifferentiable(torch.autograd.Function):
-    """Passes tensors on and refuses to be differentiated: a second derivative would come out wrong, in silence."""
+    """Passes tensors on and refuses to be differentiated: a second derivative would come out wrong, without an error."""
 
     generate_vmap_rule = True
 

@@ -1,4 +1,4 @@
-"""The dataclasses that travel between the rooms, and how they behave as trees of tensors.
+"""The dataclasses that travel between the subpackages, and how they behave as trees of tensors.
 
 Time first: `T` steps, `B` batch, `A` actions, `Y` prediction size, `V` value bins. `T+1` rows where something bootstraps.
 """
@@ -238,14 +238,14 @@ class UpdateRuleInputs:
 
     @property
     def should_reset_mask_fwd(self) -> Tensor:
-        """[T+1, B]: where a memory that reads forward starts anew."""
+        """[T+1, B]: where a memory that reads forward is reset."""
         if self.resets is not None:
             return self.resets
         return torch.cat([torch.zeros_like(self.is_terminal[:1]), self.is_terminal])
 
     @property
     def should_reset_mask_bwd(self) -> Tensor:
-        """[T+1, B]: where a memory that reads backward starts anew."""
+        """[T+1, B]: where a memory that reads backward is reset."""
         ends = self.is_terminal
         if self.is_truncated is not None:
             ends = ends.bool() | self.is_truncated
@@ -284,8 +284,11 @@ class Rollout:
       rewards, discounts: [T+1, B].
       behaviour_logits: [T+1, B, A], of the policy that acted.
       truncations: [T+1, B] bool or None: rows that hold the last observation of an episode cut by a time limit. The
-        action there was not executed; the row after it belongs to the next episode.
+        action and logits there are of the next episode's first observation, which is left out: no loss may pair them with
+        this one. The row after it belongs to the next episode.
       first_state: the agent's memory before row 0, a tree of [B, ...], or None for agents without one.
+      executed: [T+1, B] bool or None: rows whose action was executed on the observation that the row holds, so that the
+        loss may count its step. None: the steps that the reference counts, see `disco_torch.data.loss_mask`.
     """
 
     observations: Observations
@@ -295,6 +298,7 @@ class Rollout:
     behaviour_logits: Tensor
     truncations: Tensor | None = None
     first_state: Any = None
+    executed: Tensor | None = None
 
 
 def flatten_tree(tree: Any) -> tuple[list[Any], Any]:

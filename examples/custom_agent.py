@@ -58,9 +58,9 @@ class NumpyCatch:
 
     def obs(self) -> np.ndarray:
         boards = np.zeros((self.num_envs, self.size, self.size), dtype=np.float32)
-        copies = np.arange(self.num_envs)
-        boards[copies, self.row, self.ball] = 1.0
-        boards[copies, -1, self.paddle] = 1.0
+        envs = np.arange(self.num_envs)
+        boards[envs, self.row, self.ball] = 1.0
+        boards[envs, -1, self.paddle] = 1.0
         return boards.reshape(self.num_envs, -1)
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

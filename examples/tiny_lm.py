@@ -76,7 +76,7 @@ class TinyLM(nn.Module):
 
 
 class Counting:
-    """`num_envs` sequences that grow by a digit a step and begin anew at `length`."""
+    """`num_envs` sequences that grow by a digit a step and start again at `length`."""
 
     def __init__(self, num_envs: int, length: int, device: torch.device | str) -> None:
         self.length = length

@@ -4,7 +4,7 @@
     python examples/train_catch.py --rule actor-critic
 
 A ball falls from a random column of an 8x8 board; the paddle on the last row must be under it. Reward is +1 or -1 at the
-end. The settings are those of the paper's released notebook: two copies of the environment, rollouts of 29 rows, one
+end. The settings are those of the paper's released notebook: two parallel environments, rollouts of 29 rows, one
 update a rollout on 64 trajectories from the last 1024.
 """
 

@@ -62,7 +62,7 @@ def values_outputs(config: Config, inputs: Arrays) -> Arrays:
 
 
 def rule_outputs(config: Config, rule: str, inputs: Arrays, eta: Arrays) -> Arrays:
-    """Successive applications of the rule to one agent whose parameters stay: only the rule's state goes on."""
+    """Successive applications of the rule to one agent whose parameters stay: only the rule's state is carried over."""
     agent = build_agent(config, rule)
     state = initial_state(agent, group(inputs, "theta"))
     # Not compiled: the advantages are small differences of values, and fusing their sums moves them by 1e-12.

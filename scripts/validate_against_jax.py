@@ -1,4 +1,4 @@
-"""Make reference cases with the JAX reference, for `disco-torch verify` to judge this project by.
+"""Make reference cases with the JAX reference, for `disco-torch verify` to compare this project with.
 
 It runs where google-deepmind/disco_rl can be imported, and needs nothing of this project:
 
@@ -128,7 +128,7 @@ def build_parser(config: Config) -> argparse.ArgumentParser:
     action.add_argument("--out", type=Path, help="make a case folder here")
     action.add_argument("--check", type=Path, metavar="DIR", help="compute the outputs of this folder again and compare")
     parser.add_argument("--weights", type=Path, help="the released rule (disco_103.npz), for the disco103 files")
-    parser.add_argument("--only", nargs="+", choices=list(COMPUTE), default=list(COMPUTE), help="these files alone")
+    parser.add_argument("--only", nargs="+", choices=list(COMPUTE), default=list(COMPUTE), help="only these files")
     for path, value in leaves(config):
         if path == "dtype":
             continue

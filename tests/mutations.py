@@ -1,7 +1,8 @@
 """Files that are almost right, made by the thousand from a seed, and what must come of loading them.
 
 A `Subject` makes mutants of one kind of file and loads them. Loading must end in a `ValueError` in one line that begins with
-the file's name, or in what the file says. Anything else is a failure: another exception, another content, more than
+the file's name (or in another error that the subject allows), or in what the file says.
+Anything else is a failure: another exception, another content, more than
 `SECONDS`, or more memory than the process may take.
 
 To add a kind of file: a module with a subclass of `Subject` and its `SUBJECTS`, and a test that calls `try_all`.
@@ -46,6 +47,10 @@ class Subject(ABC):
     """One kind of file."""
 
     suffix: str
+    structural_share: float = 0.5
+    """How many of its mutants are structural; the others are changed bytes."""
+    errors: tuple[type[Exception], ...] = (ValueError,)
+    """The very classes of errors that say clearly what is wrong."""
 
     @abstractmethod
     def original(self) -> Mutant:
@@ -58,6 +63,10 @@ class Subject(ABC):
     @abstractmethod
     def load(self, path: Path) -> Any:
         """Reads a file as a user would."""
+
+    def names(self, message: str, path: Path) -> bool:
+        """Whether an error says what it is about."""
+        return message.startswith(f"{path}: ")
 
     @abstractmethod
     def holds(self, loaded: Any, expected: Any) -> bool:
@@ -165,6 +174,7 @@ class Outcome:
     refused: Counter[str] = field(default_factory=Counter)
     accepted: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
+    structural: int = 0
 
 
 def too_long(*_: object) -> None:
@@ -177,16 +187,19 @@ def try_mutants(subject: Subject, count: int, seed: int, folder: Path) -> Outcom
     outcome, original = Outcome(), subject.original()
     for i in range(count):
         rng = random.Random(f"{seed} {i}")
-        mutant = random_bytes(original, rng) if i % 2 else subject.structural(rng)
+        is_structural = int((i + 1) * subject.structural_share) > int(i * subject.structural_share)
+        mutant = subject.structural(rng) if is_structural else random_bytes(original, rng)
+        outcome.structural += is_structural
         path = folder / f"mutant{subject.suffix}"
         path.write_bytes(mutant.content)
         signal.alarm(SECONDS)
         try:
             loaded = subject.load(path)
-        except ValueError as error:
+        except subject.errors as error:
             signal.alarm(0)
             message = str(error)
-            if type(error) is ValueError and message.startswith(f"{path}: ") and "\n" not in message and len(message) < 2000:
+            is_clear = "\n" not in message and len(message) < 2000 and subject.names(message, path)
+            if type(error) in subject.errors and is_clear:
                 outcome.refused[mutant.kind] += 1
             else:
                 outcome.failures.append(f"{i} {mutant.kind}: not a clear error: {type(error).__name__} {message[:300]!r}")
@@ -208,7 +221,7 @@ sys.path.insert(0, {folder!r})
 from mutations import try_mutants
 from {module} import SUBJECTS
 outcome = try_mutants(SUBJECTS[sys.argv[1]](), int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))
-print(json.dumps([outcome.refused, outcome.accepted, outcome.failures]))
+print(json.dumps([outcome.refused, outcome.accepted, outcome.failures, outcome.structural]))
 """
 
 
@@ -219,9 +232,9 @@ def try_all(module: ModuleType, name: str, count: int, seed: int, folder: Path) 
     """
     code = MAIN.format(folder=str(Path(str(module.__file__)).parent), module=module.__name__)
     output = run_limited(code, name, count, seed, folder, timeout=3600)
-    refused, accepted, failures = json.loads(output.splitlines()[-1])
+    refused, accepted, failures, structural = json.loads(output.splitlines()[-1])
     assert not failures, f"{len(failures)} of {count}:\n" + "\n".join(failures[:10])
-    assert sum(refused.values()) + sum(accepted.values()) == count
+    assert sum(refused.values()) + sum(accepted.values()) == count and structural >= count // 2
     return refused, accepted
 
 

@@ -37,11 +37,12 @@ class TensorFile(Subject):
 
     suffix = ".pt"
 
-    def __init__(self) -> None:
+    def __init__(self, content: Any = None) -> None:
         generator = torch.Generator().manual_seed(0)
         leaves = [torch.randn(size, generator=generator) for size in (3, 50, 7, 400)]
         leaves += [torch.zeros(2, 3).t(), torch.tensor(5), torch.ones(4, dtype=torch.bool), generator.get_state()]
-        self.content = {"format": 1, "session": [*leaves, 3, None, "text", 1.5], "counters": {"rollouts": 7}, "more": (1, 2)}
+        session = [*leaves, 3, None, "text", 1.5]
+        self.content = content or {"format": 1, "session": session, "counters": {"rollouts": 7}, "more": (1, 2)}
         buffer = io.BytesIO()
         torch.save(self.content, buffer)
         self.bytes = buffer.getvalue()

@@ -94,7 +94,7 @@ def test_values_are_looked_at_only_when_asked() -> None:
     checks.check_finite("rewards", NAN_AT_1_0)
     with checking():
         assert values_are_checked()
-        with pytest.raises(ValueError, match=r"`rewards` must be finite, got nan at \[1, 0\] \(2 of 4 values\); look at"):
+        with pytest.raises(ValueError, match=r"`rewards` must be finite, got nan at \[1, 0\] \(2 of 4 values\); check"):
             checks.check_finite("rewards", NAN_AT_1_0)
         with checking(False):
             checks.check_finite("rewards", NAN_AT_1_0)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +48,7 @@ def test_the_first_lines_of_the_readme(disco103_path: Path, monkeypatch: pytest.
 
 def test_the_rule_of_a_page_learns_catch() -> None:
     namespace: dict[str, object] = {}
-    exec(blocks("docs/rules.md")[0], namespace)
+    exec(blocks("docs/rules.md")[1], namespace)
     rule = namespace["Reinforce"]()  # type: ignore[operator]
     env, generator = Catch(16, rows=4, columns=3), torch.Generator().manual_seed(0)
     agent = Agent(env.observation_example, 3, rule.outputs(3))
@@ -59,6 +62,19 @@ def test_the_rule_of_a_page_learns_catch() -> None:
         caught.append((episodes.returns[episodes.ends] > 0).float().mean())
     # A paddle that does not move catches 1 ball in 3.
     assert float(torch.stack(caught[-50:]).mean()) > 0.6
+
+
+def test_the_input_of_a_page_is_read_by_the_rule() -> None:
+    namespace: dict[str, Any] = {"seen": []}
+    exec(blocks("docs/rules.md")[0].replace("view.rewards", "seen.append(view) or view.rewards"), namespace)
+    rule, env, generator = namespace["rule"], Catch(2, rows=4, columns=3), torch.Generator().manual_seed(0)
+    agent = Agent(env.observation_example, 3, rule.outputs(3), AgentConfig((8,), 4, (4,)))
+    learner, actor = Learner(agent, rule), init_actor(agent, env, generator)
+    state = learner.init(generator)
+    rollout, *_ = collect(agent, state.params, env, actor, 4, generator)
+    namespace["seen"].clear()
+    _, logs = learner.update(state, rollout)
+    assert namespace["seen"] and torch.isfinite(logs["total_loss"])
 
 
 def test_the_population_of_a_page_is_discovered_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,7 +113,27 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[3])
-    assert (paper.num_fresh, paper.num_copies, paper.updates_per_meta_update) == (10, 48, 1)
+    assert (paper.num_fresh, paper.num_parallel_envs, paper.updates_per_meta_update) == (10, 48, 1)
+
+
+def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> None:
+    """From what commands printed before, without running any; a row without all of its runs is left out."""
+    greedy = "│ sampled │ 100 │ 0.5 │ 0 to 1 │ 7 │\n│ greedy  │ 100 │ {} │ 0.9 to 1 │ 7 │"
+    printed = {f"catch-grove25 grove25 seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
+    printed["cartpole-grove25 grove25 seed 0"] = greedy.format(500)
+    printed["memory"] = "updates agents plain ms\n     20      1  23.38 24.73     10.33   2350.47    581.89      0.25"
+    results, readme = tmp_path / "results.json", tmp_path / "README.md"
+    content = {"commit": "0123abc", "threads": 1, "machine": "a CPU", "date": "2026-01-01", "printed": printed}
+    results.write_text(json.dumps(content))
+    readme.write_text((ROOT / "README.md").read_text())
+    command = [sys.executable, str(ROOT / "benchmarks/readme_table.py"), "--results", str(results), "--finished"]
+    table = subprocess.run([*command, "--readme", str(readme)], check=True, capture_output=True, text=True).stdout.strip()
+    assert [line.split(" | ")[1] for line in table.splitlines()[2:-2]] == [
+        "mean return 1, 0.98, 1, -0.5",
+        "582 MiB instead of 2350 (0.25 of it)",
+    ]
+    assert table.splitlines()[-1] == "Commit 0123abc, 2026-01-01, a CPU, 1 thread(s)."
+    assert f"<!-- results -->\n{table}\n<!-- end of results -->" in readme.read_text()
 
 
 @pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
@@ -120,7 +156,7 @@ def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for steps, fewer in (("steps=200_000", 1280), ("steps=20_000", 1280), ("steps=30_000", 1536)):
             code = code.replace(steps, f"steps={fewer}")
         exec(code, namespace)
-    assert namespace["action"].shape == () and namespace["run"].agent.num_actions == 2
+    assert namespace["action"].shape == () and namespace["run"].num_actions == 2
     runs = [
         "CartPole-v1-grove25-seed0",
         "CartPole-v1-grove25-seed0-2",

@@ -40,7 +40,7 @@ TORSOS: dict[str, Callable[[Observations, AgentConfig], Any]] = {
 CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
     "none": lambda features, config: NoMemory(features),
 }
-"""Makes the core of a configuration for so many features of the torso; see `NoMemory` for what a core is."""
+"""Makes the core of a configuration, given the number of features of the torso; see `NoMemory` for what a core is."""
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class AgentConfig:
     """The parts of the network and their sizes; the defaults are the reference's for Disco103.
 
     Attributes:
-      dense: sizes of the torso's layers.
-      lstm_size: hidden units of the action model, used where the rule asks for outputs per action.
-      head_mlp_hiddens: sizes of the hidden layers of each head per action.
-      head_w_init_std: initial standard deviation of the heads' weights.
-      observation_scale: factors of the flat observation, one for all of it or one for each entry; none leaves it as it is.
-      bfloat16: whether the network's matmuls are in 16 bits, on a GPU; parameters, losses and the rule stay in 32.
-      torso: what reads the observations: `mlp` flattens them.
-      core: what the agent remembers: `none`, nothing.
+      dense: Sizes of the torso's layers.
+      lstm_size: Number of hidden units of the action model, which is used if the rule asks for outputs per action.
+      head_mlp_hiddens: Sizes of the hidden layers of each head per action.
+      head_w_init_std: Initial standard deviation of the heads' weights.
+      observation_scale: Factors to multiply the flat observation with, one for all of it or one for each entry.
+      bfloat16: Compute the network's matmuls in bfloat16, on a GPU; parameters, losses and the rule stay in float32.
+      torso: Network that reads the observations; `mlp` flattens them and applies dense layers.
+      core: Memory of the agent; `none` for a feed-forward agent.
     """
 
     dense: Sequence[int] = (512, 512)

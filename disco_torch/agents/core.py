@@ -23,7 +23,7 @@ class NoMemory(nn.Module):
 
         Args:
           features: [T, B, F] of the torso.
-          should_reset: [T, B] bool, rows that begin an episode, before which the memory starts anew.
+          should_reset: [T, B] bool, rows that begin an episode, before which the memory is reset.
           state: the memory before the first row.
 
         Returns:

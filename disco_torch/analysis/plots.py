@@ -54,22 +54,47 @@ def plot_curves(
     """Draws the mean of each group of runs with its 95% interval, and writes a PNG.
 
     Args:
-      groups: label -> curves, one for each seed.
-      path: of the picture.
+      groups: label -> curves, one for each seed. A curve of one point is drawn as a marker.
+      path: file to write.
+      title: title of the figure.
+      ylabel: label of the vertical axis.
     """
-    figure, axes = _pyplot().subplots(figsize=(7, 4), dpi=120)
-    for label, curves in groups.items():
-        usable = [curve for curve in curves if len(curve[0]) > 1]
-        if not usable:
-            continue
-        steps, values = on_common_steps(usable)
-        (line,) = axes.plot(steps, values.mean(axis=0), label=f"{label} ({len(usable)})" if len(usable) > 1 else label)
-        if len(usable) > 1:
-            intervals = np.array([mean_interval(values[:, i])[1:] for i in range(values.shape[1])])
-            axes.fill_between(steps, intervals[:, 0], intervals[:, 1], color=line.get_color(), alpha=0.2, linewidth=0)
-    axes.set(xlabel="environment steps", ylabel=ylabel, title=title)
-    _style(axes)
+    plot_curve_panels({title: groups}, path, ylabel=ylabel)
+
+
+def plot_curve_panels(
+    panels: Mapping[str, Mapping[str, Sequence[Curve]]], path: Path, *, ylabel: str = "episode return"
+) -> None:
+    """`plot_curves` with a panel for each title, such as that of an environment, side by side in rows of three."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    size = (7, 4) if len(panels) == 1 else (5 * columns, 4 * rows)
+    figure, grid = _pyplot().subplots(rows, columns, figsize=size, dpi=120, squeeze=False)
+    for axes in list(grid.flat)[len(panels) :]:
+        axes.remove()
+    for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
+        for label, curves in groups.items():
+            _draw_group(axes, label, curves)
+        axes.set(xlabel="environment steps", ylabel=ylabel, title=title)
+        _style(axes)
     _write(figure, path)
+
+
+def _draw_group(axes: Any, label: str, curves: Sequence[Curve]) -> None:
+    """The mean of the runs of a group and its 95% interval; runs of one point are markers of the same colour."""
+    lines = [curve for curve in curves if len(curve[0]) > 1]
+    points = [curve for curve in curves if len(curve[0]) == 1]
+    named, color = f"{label} ({len(lines) + len(points)})" if len(lines) + len(points) > 1 else label, None
+    if lines:
+        steps, values = on_common_steps(lines)
+        (line,) = axes.plot(steps, values.mean(axis=0), label=named)
+        named, color = "_nolegend_", line.get_color()
+        if len(lines) > 1:
+            intervals = np.array([mean_interval(values[:, i])[1:] for i in range(values.shape[1])])
+            axes.fill_between(steps, intervals[:, 0], intervals[:, 1], color=color, alpha=0.2, linewidth=0)
+    if points:
+        steps, values = np.array([curve[0][0] for curve in points]), np.array([curve[1][0] for curve in points])
+        axes.plot(steps, values, linestyle="none", marker="o", color=color, label=named)
 
 
 def _pyplot() -> Any:

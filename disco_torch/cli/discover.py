@@ -39,11 +39,13 @@ class DiscoverOptions(DiscoverConfig):
 class Discover:
     """Discover a rule, with settings from a preset and changes to them.
 
-    Presets, given first as `--preset NAME`: {presets}.
+    Presets: {presets}.
 
     On several GPUs: `torchrun --nproc-per-node N -m disco_torch discover ...`.
     """
 
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(PRESETS))
+    """Named settings to start from; the other options change them."""
     options: Annotated[DiscoverOptions, tyro.conf.arg(name="")] = field(default_factory=DiscoverOptions)
     """All settings of the discovery but the population and the shape of the rule, which are the preset's."""
     resume: Path | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import Annotated, Literal, get_args
 
 import tyro
 from rich.console import Console
@@ -17,12 +17,15 @@ from disco_torch.training.trained import load_run
 
 @dataclass(frozen=True)
 class Evaluate:
-    """Play whole episodes with the agent of a run, sampled and greedy, and print the mean return with its 95% interval."""
+    """Play whole episodes with the agent of a run, and print the mean return with its 95% interval."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
     episodes: int = 100
     """Number of episodes to play with each policy."""
+    policy: Literal["both", "sampled", "greedy"] = "both"
+    """Policy to play with: actions are sampled, or the most probable one is taken. A recording is of the same policy, and of
+    the sampled one with `both`."""
     num_envs: int = 10
     """Number of parallel environments to play in."""
     seed: int = 1_000_003
@@ -40,7 +43,7 @@ class Evaluate:
         trained = load_run(self.run_folder, self.device)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")
-        kinds: tuple[PolicyKind, ...] = get_args(PolicyKind)
+        kinds: tuple[PolicyKind, ...] = get_args(PolicyKind) if self.policy == "both" else (self.policy,)
         for policy in kinds:
             result = evaluate(trained.agent, trained.params, env, self.episodes, policy=policy, seed=self.seed)
             mean, low, high = result.interval
@@ -50,6 +53,6 @@ class Evaluate:
         console = Console()
         console.print(table)
         if self.record is not None:
-            frames = record(trained, self.record, seed=self.seed)
+            frames = record(trained, self.record, policy=kinds[0], seed=self.seed)
             console.print(f"{frames} frames in {self.record}", highlight=False, soft_wrap=True)
         return 0

@@ -21,7 +21,7 @@ def describe_presets(presets: Mapping[str, tuple[str, object]]) -> str:
 
 
 def take_preset(args: Sequence[str]) -> tuple[TrainConfig | DiscoverConfig, list[str]]:
-    """Removes `--preset NAME` from the arguments and returns the settings it stands for and the rest.
+    """Removes `--preset NAME` from the arguments and returns the settings that it stands for and the rest.
 
     The names are those of the command, `train` or `discover`. With `--resume RUN` the settings are the run's own, so that
     it grows longer only where the caller says so.

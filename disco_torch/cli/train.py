@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from disco_torch.cli.imports import Imports
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
-from disco_torch.training import PRESETS, TrainConfig, train
+from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
 
 
@@ -19,30 +20,49 @@ from disco_torch.training.folder import RunFolder
 class Train:
     """Train an agent, with settings from a preset and changes to them.
 
-    Presets, given first as `--preset NAME`: {presets}.
+    Presets: {presets}.
     """
 
+    preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(PRESETS))
+    """Named settings to start from; the other options change them."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None
-    """Folder of a run to resume. Of the other options only --steps, to lengthen it, --device and --speed can be given."""
+    """Folder of a run to resume. Of the other options only --steps, to lengthen it, --device, --speed and
+    --target-return can be given."""
     imports: Imports = ()
     """Module to import first, such as one that registers environments or rules; may be given several times."""
+    seeds: str = ""
+    """Several runs that differ in the seed, such as `0-4` or `0,3,5`, in processes side by side; each has a folder of its
+    own, and one summary follows with the mean and its 95% interval."""
+    jobs: int = 0
+    """Number of runs side by side with --seeds; 0 for as many as there are cores."""
 
     def run(self) -> int:
+        report(self.train())
+        return 0
+
+    def train(self) -> TrainResult:
         if self.resume is not None:
             own = RunFolder.open(self.resume).config
-            check_settings_of_resumed(self.config, own, "steps", may_change=("device", "speed"))
-        result = train(self.config, resume=self.resume)
-        console = Console()
-        console.print(f"mean return of the last episodes: {result.final_return:.4g}", highlight=False, soft_wrap=True)
-        if result.stopped:
-            console.print(
-                f"stopped; resume with `disco-torch train --resume {result.folder}`", highlight=False, soft_wrap=True
-            )
-        else:
-            console.print(f"done; evaluate it with `disco-torch evaluate {result.folder}`", highlight=False, soft_wrap=True)
-        return 0
+            check_settings_of_resumed(self.config, own, "steps", may_change=("device", "speed", "target_return"))
+        return train(self.config, resume=self.resume)
+
+
+def report(result: TrainResult) -> None:
+    """Prints how a run ended and what to do next."""
+    lines = [f"mean return of the last episodes: {result.final_return:.4g}"]
+    if not math.isnan(result.best_return):
+        lines.append(f"best evaluation: {result.best_return:.4g}, in {result.folder / 'checkpoints' / 'best.pt'}")
+    if result.stopped and result.stopped_because:
+        lines.append(f"stopped: {result.stopped_because}; evaluate it with `disco-torch evaluate {result.folder}`")
+    elif result.stopped:
+        lines.append(f"stopped; resume with `disco-torch train --resume {result.folder}`")
+    else:
+        lines.append(f"done; evaluate it with `disco-torch evaluate {result.folder}`")
+    console = Console()
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 assert Train.__doc__ is not None

@@ -14,6 +14,7 @@ from disco_torch.data.alignment import (
     Steps,
     check_rollout,
     executed_mean,
+    executed_rows,
     loss_mask,
     masked_mean,
     memory_resets,
@@ -22,12 +23,26 @@ from disco_torch.data.alignment import (
     steps_of,
 )
 from disco_torch.data.module_acting import collect_rollout
+from disco_torch.data.normalization import (
+    InputConfig,
+    InputNormalizer,
+    InputSnapshot,
+    InputStats,
+    NormalizedAgent,
+    make_normalizer,
+    stack_stats,
+)
 from disco_torch.data.replay import Replay, ReplayState, add_rollout, empty_replay, forget_agents, sample_rollout
 
 __all__ = [
     "ActorState",
     "Collector",
     "Episodes",
+    "InputConfig",
+    "InputNormalizer",
+    "InputSnapshot",
+    "InputStats",
+    "NormalizedAgent",
     "Replay",
     "ReplayState",
     "Steps",
@@ -40,13 +55,16 @@ __all__ = [
     "collect_rollout",
     "empty_replay",
     "executed_mean",
+    "executed_rows",
     "forget_agents",
     "init_actor",
     "loss_mask",
+    "make_normalizer",
     "masked_mean",
     "memory_resets",
     "reference_steps",
     "rule_inputs",
     "sample_rollout",
+    "stack_stats",
     "steps_of",
 ]

@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from disco_torch.agents import Agent, actions_from
+from disco_torch.data.alignment import executed_rows
+from disco_torch.data.normalization import InputNormalizer, InputSnapshot, NormalizedAgent
 from disco_torch.envs import Environment, EnvStep, PureEnvironment
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.types import Observations, Params, Rollout, map_trees, tree_dataclass
@@ -111,18 +113,26 @@ def collect(
     actor: ActorState,
     rows: int,
     generator: torch.Generator,
+    executed: bool = False,
 ) -> tuple[Rollout, ActorState, Episodes]:
     """Acts for `rows` steps in all parallel environments.
 
     Row t holds what was seen, done, and what had arrived; what the last action leads to is carried on in the returned
-    state and opens the next rollout. Episodes may span rollouts: their statistics are of the whole episode.
+    state and opens the next rollout. Episodes may span rollouts: their statistics are of the whole episode. With
+    `executed` the rollout says which rows are, so that first steps of episodes count in the loss.
     """
-    after, (rollout, episodes) = act_rows(agent_step(agent, params, env, generator), actor, range(rows))
+    step = agent_step(agent, params, env, generator, executed=executed)
+    after, (rollout, episodes) = act_rows(step, actor, range(rows))
     return dataclasses.replace(rollout, first_state=actor.memory), after, episodes
 
 
 def agent_step(
-    agent: ActingAgent, params: Params, env: Environment, generator: torch.Generator, greedy: bool = False
+    agent: ActingAgent,
+    params: Params,
+    env: Environment,
+    generator: torch.Generator,
+    greedy: bool = False,
+    executed: bool = False,
 ) -> ActorStep:
     """A step of an agent in any environment, for `act`; its row is one of a rollout and the episodes that ended with it."""
 
@@ -132,17 +142,18 @@ def agent_step(
         if greedy:
             actions = logits.argmax(dim=-1)
         after, episodes = next_actor(actor, *env.step(actor.env_state, actions, generator), memory)
-        return after, (rollout_row(seen, actions, logits), episodes)
+        return after, (rollout_row(seen, actions, logits, executed), episodes)
 
     return step
 
 
-def rollout_row(step: EnvStep, actions: Tensor, logits: Tensor) -> Rollout:
-    """A row of a rollout, [B, ...]: what a step showed, and what was done on it."""
+def rollout_row(step: EnvStep, actions: Tensor, logits: Tensor, executed: bool = False) -> Rollout:
+    """A row of a rollout, [B, ...]: what a step showed, what was done on it and, if asked, whether it was executed."""
     # A row that a time limit cut shows the last observation of that episode; the agent has acted on the next one's.
     shown = step.observations if step.final_observations is None else step.final_observations
     truncations = None if step.final_observations is None else step.truncations
-    return Rollout(shown, actions, step.rewards, step.discounts, logits, truncations)
+    marks = executed_rows(step) if executed else None
+    return Rollout(shown, actions, step.rewards, step.discounts, logits, truncations, executed=marks)
 
 
 def next_actor(actor: ActorState, env_state: Any, step: EnvStep, memory: Any) -> tuple[ActorState, Episodes]:
@@ -162,41 +173,65 @@ class Collector:
       agent: the agent that acts.
       env: its environment. One that is no `PureEnvironment` is stepped plainly, at every speed.
       speed: stages of recording.
+      normalizer: of what the agent sees; defaults to none. Rollouts hold what the environment gave.
+      executed: whether rollouts say which rows are executed.
     """
 
-    def __init__(self, agent: Agent, env: Environment, speed: Speed) -> None:
-        self.agent, self.env = agent, env
-        # Environments are many small operations: to fuse them is quick to do and soon pays.
+    def __init__(
+        self,
+        agent: Agent,
+        env: Environment,
+        speed: Speed,
+        normalizer: InputNormalizer | None = None,
+        executed: bool = False,
+    ) -> None:
+        self.agent, self.env, self.normalizer, self.executed = agent, env, normalizer, executed
+        # Environments are many small operations: they compile quickly and gain much.
         self._step = Recorded(self.step, Speed(speed.trace, speed.compile or speed.capture), "acting")
         # A loop over recorded steps: compiled as one it would be too long.
         self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection", carry=True)
 
     def __call__(
-        self, params: Params, actor: ActorState, rows: int, generator: torch.Generator
+        self,
+        params: Params,
+        actor: ActorState,
+        rows: int,
+        generator: torch.Generator,
+        snapshot: InputSnapshot | None = None,
     ) -> tuple[Rollout, ActorState, Episodes]:
-        """See `collect`."""
+        """See `collect`; `snapshot` holds the statistics of the normalizer."""
         env = self.env
         if not isinstance(env, PureEnvironment):
-            return collect(self.agent, params, env, actor, rows, generator)
+            return collect(self._seeing(snapshot), params, env, actor, rows, generator, self.executed)
         draws = env.num_envs * (env.num_actions + env.step_draws + env.episode_draws)
         uniforms = torch.rand(rows, draws, generator=generator, device=env.device, dtype=torch.float32)
-        actor, (rollout, episodes) = self._rows(actor, params, uniforms)
+        actor, (rollout, episodes) = self._rows(actor, params, uniforms, snapshot)
         return rollout, actor, episodes
 
-    def step(self, actor: ActorState, params: Params, uniforms: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+    def _seeing(self, snapshot: InputSnapshot | None) -> Agent | NormalizedAgent:
+        """The agent behind its inputs' normalisation."""
+        if self.normalizer is None or snapshot is None:
+            return self.agent
+        return NormalizedAgent(self.agent, self.normalizer, snapshot)
+
+    def step(
+        self, actor: ActorState, params: Params, uniforms: Tensor, snapshot: InputSnapshot | None = None
+    ) -> tuple[ActorState, tuple[Rollout, Episodes]]:
         """`agent_step` as a pure function of uniform numbers: [B * A] for the actions, then those of the environments."""
         env, seen = self.env, actor.step
         assert isinstance(env, PureEnvironment)
         own, others = uniforms.tensor_split([env.num_envs * env.num_actions])
-        logits, memory = self.agent.policy(params, seen.observations, seen.is_first, actor.memory)
+        logits, memory = self._seeing(snapshot).policy(params, seen.observations, seen.is_first, actor.memory)
         actions = actions_from(logits, own.view(env.num_envs, -1))
         moved = env.step_with(actor.env_state, actions, others.view(env.num_envs, -1))
         after, episodes = next_actor(actor, *moved, memory)
-        return after, (rollout_row(seen, actions, logits), episodes)
+        return after, (rollout_row(seen, actions, logits, self.executed), episodes)
 
-    def _act_rows(self, actor: ActorState, params: Params, uniforms: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
+    def _act_rows(
+        self, actor: ActorState, params: Params, uniforms: Tensor, snapshot: InputSnapshot | None
+    ) -> tuple[ActorState, tuple[Rollout, Episodes]]:
         def step(actor: ActorState, numbers: Tensor) -> tuple[ActorState, tuple[Rollout, Episodes]]:
-            return self._step(actor, params, numbers)
+            return self._step(actor, params, numbers, snapshot)
 
         after, (rollout, episodes) = act_rows(step, actor, uniforms.unbind())
         return after, (dataclasses.replace(rollout, first_state=actor.memory), episodes)

@@ -20,6 +20,27 @@ nothing flows across.
     obs       s0         s1         s2 (last)  s'1        cut by the limit; s'0 is left out
     trunc.    0          0          1          0
     step      0: s0->s1  1: s1->s2  2: none               is_truncated = 0 1 0;  loss mask = 1 1 0
+
+First steps count where a rollout says which rows have a true action, in `executed`. An environment that shows an episode's
+last observation ignores the action on it; its next row, of a reset, has reward 0 and discount 0:
+
+    row       0          1          2 (last)   3 (reset)  4
+    obs       s0         s1         s2         s'0        s'1
+    reward    .          r0         r1         0          r'0
+    discount  1          1          0          0          1
+    executed  1          1          0          1          1         loss mask = 1 1 0 1, the golden one 1 1 0 0
+
+One-step episodes, where each row closes one episode and begins the next:
+
+    row       0          1          2          3
+    obs       s0         s'0        s''0       s'''0
+    reward    .          r0         r'0        r''0
+    discount  1          0          0          0
+    executed  1          1          1          1
+    step      0: s0->end 1: s'0->end 2: s''0->end         is_terminal = 1 1 1;  loss mask = 1 1 1, the golden one 1 0 0
+
+A row that a time limit cut never counts: the action was executed on the next episode's first observation, which it does
+not hold.
 """
 
 from __future__ import annotations
@@ -39,6 +60,7 @@ from disco_torch.checks import (
     check_rank,
     check_shape,
 )
+from disco_torch.envs import EnvStep
 from disco_torch.types import (
     AgentOutput,
     LearningOutputs,
@@ -100,7 +122,7 @@ def rule_inputs(
 
 
 def memory_resets(rollout: Rollout) -> Tensor:
-    """[T+1, B]: rows whose observation begins an episode, before which a memory starts anew."""
+    """[T+1, B]: rows whose observation begins an episode, before which a memory is reset."""
     resets = rollout.discounts == 0
     if rollout.truncations is not None:
         after_cut = torch.cat([torch.zeros_like(rollout.truncations[:1]), rollout.truncations[:-1]])
@@ -108,8 +130,23 @@ def memory_resets(rollout: Rollout) -> Tensor:
     return resets
 
 
+def executed_rows(step: EnvStep) -> Tensor:
+    """[B] bool: rows whose action is executed on the observation that a rollout holds of them.
+
+    Not those that show the last observation of an episode: an environment that resets in a step of its own ignores the
+    action; one that has reset already, behind a time limit, executes it on an observation that the rollout does not hold.
+    """
+    shows_last = (step.episode_ends & ~step.is_first) | step.truncations
+    return ~shows_last
+
+
 def loss_mask(rollout: Rollout) -> Tensor:
-    """[T, B]: 1 for the steps that the loss is averaged over, in the dtype of the rewards."""
+    """[T, B]: 1 for the steps that the loss is averaged over, in the dtype of the rewards.
+
+    Those of the rows that are `executed`, where a rollout says so; else those that the reference counts.
+    """
+    if rollout.executed is not None:
+        return rollout.executed[:-1].to(rollout.rewards.dtype)
     counts = rollout.discounts[:-1] > 0
     if rollout.truncations is not None:
         counts = counts & ~rollout.truncations[:-1]
@@ -124,6 +161,8 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 def executed_mean(x: Tensor, rollout: Rollout) -> Tensor:
     """The mean of [T, B] over the steps that were executed: all but those out of the last row of a cut episode."""
+    if rollout.executed is not None:
+        return masked_mean(x, rollout.executed[:-1].to(x.dtype))
     if rollout.truncations is None:
         return x.mean()
     return masked_mean(x, (~rollout.truncations[:-1]).to(x.dtype))
@@ -145,6 +184,9 @@ def check_rollout(rollout: Rollout) -> None:
     if rollout.truncations is not None:
         check_shape("truncations", rollout.truncations, rows, hint)
         check_bool("truncations", rollout.truncations)
+    if rollout.executed is not None:
+        check_shape("executed", rollout.executed, rows, hint)
+        check_bool("executed", rollout.executed)
     for i, leaf in enumerate(tree_leaves(rollout.observations)):
         check_prefix(f"observations[{i}]", leaf, rows, hint)
         check_finite(f"observations[{i}]", leaf)

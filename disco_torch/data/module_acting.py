@@ -20,7 +20,7 @@ StepFn = Callable[[Any], tuple[Any, Any, Any]]
 
 
 def as_tensor(x: Any, device: torch.device) -> Tensor:
-    """An array or a tensor as a tensor of its own on `device`; float64 becomes float32, bytes stay bytes.
+    """An array or a tensor as a new tensor on `device`; float64 becomes float32, bytes stay bytes.
 
     Always a copy: an environment may write its next observation into the array that it handed out.
     """

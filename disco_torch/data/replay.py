@@ -1,7 +1,7 @@
 """Replay: preallocated rings of trajectories, for one agent or for each of a population.
 
 Observations keep their dtype, and of the behaviour only the logits are kept, so that a step takes the observation's bytes
-plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit).
+plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit) + 1 (executed, where first steps count).
 
 `ReplayState` and the functions of it are pure but for `add_rollout`, which writes into the rings that it is given: nothing
 is read back from the device, so that they can be captured. `Replay` holds such a state for one agent.
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from disco_torch.checks import check_actions
 from disco_torch.types import Observations, Rollout, flatten_tree, tree_dataclass, tree_leaves, tree_map
 
 
@@ -84,7 +85,7 @@ def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> 
       A rollout of [P, rows, num_fresh + n, ...].
     """
     rings, sizes = state.trajectories, state.sizes.clamp(min=1).unsqueeze(-1)  # [P, 1]
-    # How far back, 0 is the newest; a product may round up to the size itself.
+    # How far back, 0 is the newest; the multiplication may round up to the size itself.
     back = torch.minimum((uniforms * sizes).long(), sizes - 1)
     if num_fresh:
         back = torch.cat([torch.arange(num_fresh, device=back.device) % sizes, back], dim=-1)
@@ -146,6 +147,7 @@ class Replay:
       num_actions: number of actions.
       device: device to store them on.
       memory_example: the agent's memory of one entry, a tree, or None.
+      first_steps: whether to store which rows are `executed`, so that first steps of episodes count in the loss.
     """
 
     def __init__(
@@ -156,12 +158,15 @@ class Replay:
         num_actions: int,
         device: torch.device | str = "cpu",
         memory_example: Any = None,
+        first_steps: bool = False,
     ) -> None:
         if capacity < 1 or rows < 2:
             raise ValueError(f"`capacity` must be at least 1 and `rows` at least 2, got {capacity} and {rows}.")
         self.capacity, self.rows, self.device = capacity, rows, torch.device(device)
+        self.num_actions = num_actions
         observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
-        self.bytes_per_step = observation_bytes + 4 * num_actions + 10
+        self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
+        self.first_steps = first_steps
 
         def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(rows, 1, *shape, dtype=dtype, device=self.device)
@@ -174,6 +179,7 @@ class Replay:
             behaviour_logits=blank(num_actions),
             truncations=blank(dtype=torch.bool),
             first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None], memory_example),
+            executed=blank(dtype=torch.bool) if first_steps else None,
         )
         self.state = empty_replay(capacity, example)
         self._shapes = {name: _shapes(getattr(example, name), lead) for name, lead in LEADING.items()}
@@ -199,6 +205,10 @@ class Replay:
                 f"`rollout` must hold at most {self.capacity} trajectories, the capacity, got {batch}; raise it."
             )
         self._check_shapes(rollout)
+        if not self.first_steps:
+            rollout = dataclasses.replace(rollout, executed=None)
+        elif rollout.executed is None:
+            raise ValueError("`rollout` must say which rows are `executed` for first steps to count, got None.")
         self._has_truncations = self._has_truncations or rollout.truncations is not None
         if rollout.truncations is None:
             none = torch.zeros_like(rollout.discounts, dtype=torch.bool)
@@ -253,21 +263,28 @@ class Replay:
 
     def _checked(self, state: dict[str, Any], rings: dict[str, Tensor]) -> tuple[int, dict[str, Tensor]]:
         """Size and tensors of a `state_dict`; raises where they do not fit into this replay."""
-        missing = [key for key in ("size", "has_truncations", "tensors") if key not in state]
-        if missing:
-            raise ValueError(f"`state` must be the `state_dict` of a replay of this version, got one without {missing}.")
-        size, tensors = int(state["size"]), state["tensors"]
+        for key, kind in (("size", int), ("has_truncations", bool), ("tensors", dict)):
+            found = state.get(key) if isinstance(state, dict) else None
+            if type(found) is not kind:  # before anything is read: a tensor in its place could claim any size
+                problem = f"got {'none' if found is None else type(found).__name__}"
+                raise ValueError(f"`{key}` of `state`, a replay's `state_dict`, must be {kind.__name__}, {problem}.")
+        if len(state) > 3:
+            raise ValueError(f"`state` must hold `size`, `has_truncations` and `tensors` alone, got {sorted(state)}.")
+        size, tensors = state["size"], state["tensors"]
         if not 0 <= size <= self.capacity:
             raise ValueError(f"`state` must hold at most {self.capacity} trajectories, the capacity, got {size}; raise it.")
         if set(tensors) != set(rings):
             raise ValueError(f"`state` must hold the tensors {sorted(rings)}, got {sorted(tensors)}; use the same settings.")
         for name, ring in rings.items():
             wanted, got = (size, *ring.shape[1:]), tensors[name]
+            if not isinstance(got, Tensor):
+                raise ValueError(f"`{name}` of `state` must be a tensor, got {type(got).__name__}.")
             if tuple(got.shape) != wanted or got.dtype != ring.dtype:
                 raise ValueError(
                     f"`{name}` of `state` must be {list(wanted)} of {ring.dtype}, got {list(got.shape)} of {got.dtype}; "
                     "use the same settings."
                 )
+        check_actions("actions", tensors["actions"], self.num_actions)
         return size, tensors
 
 

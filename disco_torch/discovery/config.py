@@ -11,6 +11,7 @@ from typing import Literal
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
+from disco_torch.data import InputConfig
 from disco_torch.discovery.meta_loss import MetaLossWeights
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
@@ -24,7 +25,7 @@ NO_CLIP = 1e9
 
 @dataclass(frozen=True)
 class HabitatConfig:
-    """An environment and the number of agents of the population in it, each in a level of its own."""
+    """An environment and the number of agents of the population in it, each in its own level."""
 
     env: str = "catch"
     """Environment: `catch`, or a family of `disco_torch.envs.FAMILIES`."""
@@ -42,8 +43,9 @@ class GroupConfig:
     """
 
     habitats: Sequence[HabitatConfig] = (HabitatConfig(),)
+    """Environments, and the number of agents in each."""
     agent: AgentConfig = field(default_factory=AgentConfig)
-    """The network of every agent in the group."""
+    """Network of every agent in the group."""
     learning_rates: Sequence[float] = (5e-4,)
     """Learning rates, which the agents take in turn."""
 
@@ -63,7 +65,7 @@ class DiscoverConfig:
     """A discovery. The defaults are those of the released notebook; see the presets for others."""
 
     groups: Sequence[GroupConfig] = (GroupConfig(),)
-    """The population."""
+    """Population of agents, in groups of one network each."""
     rule: DiscoConfig = field(default_factory=DiscoConfig)
     """Configuration of the rule: everything but its weights."""
     start: str = ""
@@ -101,6 +103,10 @@ class DiscoverConfig:
     """Number of trajectories that each agent keeps; 0 for no replay: updates learn from the last rollout."""
     replayed_share: float = 0.9
     """Share of each batch that is drawn from the replay; the rest are the newest trajectories."""
+    inputs: InputConfig = field(default_factory=InputConfig, metadata={"later": True})
+    """Scale of what the agents see: normalisation of observations and rewards, each agent with statistics of its own."""
+    first_steps: bool = field(default=False, metadata={"later": True})
+    """Agents learn also from the first step of each episode, which the reference leaves out of the loss."""
     lifetimes: Sequence[int] = ()
     """Possible lifetimes of agents in updates, drawn with probabilities proportional to 1 / lifetime. A new agent then takes
     its place, in a new level. Without any, agents live as long as the discovery."""
@@ -131,7 +137,7 @@ class DiscoverConfig:
     log_every: int = 10
     """Number of meta-updates between two lines of metrics."""
     snapshot_every: int = 100
-    """Number of meta-updates between two snapshots of the rule; 0 for one at the end alone."""
+    """Number of meta-updates between two snapshots of the rule; 0 for only one, at the end."""
     checkpoint_every: int = 200
     """Number of meta-updates between two checkpoints; 0 for one at the start and one at the end."""
     keep_checkpoints: int = 2
@@ -177,12 +183,12 @@ class DiscoverConfig:
         return sum(group.num_agents for group in self.groups)
 
     def learning_rate(self, meta_updates: int) -> float:
-        """Learning rate of the rule after so many meta-updates."""
+        """Learning rate of the rule after `meta_updates` meta-updates."""
         rate = self.optimizer.learning_rate
         return rate / 4.0 if 0 < self.slow_after <= meta_updates else rate
 
     @property
-    def num_copies(self) -> int:
+    def num_parallel_envs(self) -> int:
         """Number of parallel environments that each agent acts in."""
         return self.valid_envs or self.num_envs
 

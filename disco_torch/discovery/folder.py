@@ -13,6 +13,7 @@ class DiscoveryFolder(ConfiguredFolder[DiscoverConfig]):
 
     kind = DiscoverConfig
     length = "meta_updates"
+    counter = "meta_updates"
     run = "discovery"
 
     @classmethod
@@ -20,5 +21,5 @@ class DiscoveryFolder(ConfiguredFolder[DiscoverConfig]):
         return f"discovery-seed{config.seed}"
 
     def snapshot(self, meta_updates: int) -> Path:
-        """The file of the rule after so many meta-updates."""
+        """The file of the rule after this number of meta-updates."""
         return self.path / "rules" / f"rule-{meta_updates:06d}.safetensors"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
-from disco_torch.data import ReplayState
+from disco_torch.data import InputStats, ReplayState
 from disco_torch.discovery.habitats import ActingState, EpisodeSums
 from disco_torch.discovery.mixed_mode import SavedUpdate
 from disco_torch.training import LearnerState, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, tree_dataclass
+from disco_torch.types import Logs, Params, Rollout, flatten_tree, tree_dataclass
 
 
 @tree_dataclass
@@ -19,7 +22,7 @@ class WindowUpdate:
       rule_params: the rule that the agents were updated with.
       saved: what the backward pass needs of the agents.
       rollout: what they learned from.
-      alive: [P], 0 where the agent that was updated has been replaced since: nothing of it counts any more. None where
+      alive: [P], 0 where the agent that was updated has been replaced since, and its update has no weight. None where
         windows do not overlap, so that this cannot happen.
     """
 
@@ -33,7 +36,8 @@ class WindowUpdate:
 class GroupState:
     """All of a group that learning changes: [P, ...] leaves, but for shared value functions and environments.
 
-    `window` holds the updates of earlier meta-updates that the next one still differentiates through. It is the last field,
+    `inputs` are the statistics of what the agents see, None where nothing is normalised. `window` holds the updates of
+    earlier meta-updates that the next one still differentiates through. It is the last field,
     since it grows at first: what is before it has the same place in every state.
     """
 
@@ -41,6 +45,7 @@ class GroupState:
     values: ValueFunctionState
     acting: ActingState
     replay: ReplayState | None
+    inputs: InputStats | None
     window: list[WindowUpdate]
 
 
@@ -59,6 +64,12 @@ class GroupGradient:
     grads: Params
     logs: Logs
     episodes: EpisodeSums
+
+
+def is_finite(tree: Any) -> Tensor:
+    """Whether all that an agent has in a tree of [P, ...] is finite, [P]. Where the numbers' sum overflows, it is not."""
+    numbers = [x.reshape(x.shape[0], -1).sum(1) for x in flatten_tree(tree)[0] if x.is_floating_point()]
+    return torch.stack(numbers).sum(0).isfinite()
 
 
 def along(which: Tensor, like: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from disco_torch.agents import Agent, actions_from
-from disco_torch.data import act_rows
+from disco_torch.data import act_rows, executed_rows
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
 from disco_torch.envs import EnvStep, PureEnvironment, make_env
 from disco_torch.types import Params, Rollout, tree_dataclass, tree_map
@@ -84,6 +84,7 @@ class Habitats:
       device: device of the environments.
       dtype: floating-point type of the rows.
       rank, size: this process among all.
+      executed: whether rollouts say which rows are executed.
 
     Attributes:
       truncates: whether a time limit may cut episodes in any of the group's environments, of all processes. If not,
@@ -91,10 +92,18 @@ class Habitats:
     """
 
     def __init__(
-        self, config: GroupConfig, num_envs: int, device: torch.device, dtype: torch.dtype, rank: int = 0, size: int = 1
+        self,
+        config: GroupConfig,
+        num_envs: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        rank: int = 0,
+        size: int = 1,
+        *,
+        executed: bool = False,
     ) -> None:
-        self.num_envs, self.device, self.dtype = num_envs, device, dtype
-        # An environment without agents of this process is made nevertheless: its numbers are drawn in every process.
+        self.num_envs, self.device, self.dtype, self.executed = num_envs, device, dtype, executed
+        # An environment without agents of this process is made as well: its random numbers are drawn in every process.
         self.all = [
             Habitat(habitat, make_pure(habitat, max(1, len(mine)) * num_envs, device), mine)
             for habitat, mine in zip(config.habitats, shares_of(config, rank, size), strict=True)
@@ -142,6 +151,11 @@ class Habitats:
         episodes = torch.rand(self.num_envs, env.episode_draws, generator=generator)
         return i, *env.start(level.to(self.device), episodes.to(self.device))
 
+    def of_unknown_scale(self, habitats: Sequence[Habitat]) -> Tensor:
+        """1 for each agent that sees "numbers", see `disco_torch.envs.kinds`, else 0; an empty habitat counts as one."""
+        kinds = [habitat.env.observation_kinds for habitat in habitats for _ in habitat.mine or [0]]
+        return torch.tensor([kind not in ("unit", "image") for kind in kinds], dtype=torch.float64, device=self.device)
+
     def observations(self, steps: list[EnvStep]) -> Tensor:
         """What all agents act on, flat and padded with zeros, [P, B, size]."""
         return self._padded([step.observations for step in steps])
@@ -155,14 +169,22 @@ class Habitats:
         return torch.cat([part.unflatten(0, (-1, self.num_envs)) for part in parts])
 
     def act(
-        self, agent: Agent, params: Params, state: ActingState, uniforms: Tensor, worlds: Sequence[Tensor]
+        self,
+        agent: Agent,
+        params: Params,
+        state: ActingState,
+        uniforms: Tensor,
+        worlds: Sequence[Tensor],
+        see: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[ActingState, ActingRow]:
         """One step of all agents: a pure function, of uniform numbers [P, B, A] and those of the environments.
 
-        Returns the next state, and its row: one of each agent's rollout, [P, B, ...], and what ended with the step.
+        Returns the next state, and its row: one of each agent's rollout, [P, B, ...], and what ended with the step. The row
+        holds what the environments gave, whatever `see` makes of it for the agents.
         """
         observations = self.observations(state.steps)
-        logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, observations)  # each with its own parameters
+        seen = observations if see is None else see(observations)
+        logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, seen)  # each with its own parameters
         actions = actions_from(logits, uniforms)
         row = self._row(state.steps, observations, actions, logits)
         next_worlds, steps, first = [], [], 0
@@ -187,7 +209,8 @@ class Habitats:
             shown, truncations = self._padded(finals), self.join([step.truncations for step in steps])
         rewards = self.join([step.rewards for step in steps]).to(self.dtype)
         discounts = self.join([step.discounts for step in steps]).to(self.dtype)
-        return Rollout(shown, actions, rewards, discounts, logits, truncations)
+        executed = self.join([executed_rows(step) for step in steps]) if self.executed else None
+        return Rollout(shown, actions, rewards, discounts, logits, truncations, executed=executed)
 
 
 def collect_population(
@@ -212,7 +235,7 @@ def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> Pur
     if "level_seed" in config.env_args:
         raise ValueError(
             f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
-            f"{config.env!r}; every life draws a level of its own."
+            f"{config.env!r}; every life draws its own level."
         )
     arguments: dict[str, Any] = dict(config.env_args)
     env = make_env(config.env, num_envs, device=device, **arguments)

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,11 +16,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from disco_torch.data import add_rollout, memory_resets, sample_rollout
+from disco_torch.data import InputSnapshot, InputStats, add_rollout, memory_resets, sample_rollout
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, along
 from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats, collect_population
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, SavedUpdate
+from disco_torch.discovery.population_inputs import PopulationInputs
 from disco_torch.kernels import SideStream, prefetched
 from disco_torch.training import LearnerState, ValueFunctionState
 from disco_torch.types import Logs, Params, Rollout, ValueOuts, map_trees, tree_map
@@ -34,17 +36,39 @@ class InnerLoop:
       meta_gradient: of one agent, with its learner and its value function.
       habitats: the agents' environments.
       shared_value_groups: value functions, each of which equally many agents share, in order; 0 for one for each agent.
+      inputs: normalisation of what the agents see; None where there is none.
     """
 
     config: DiscoverConfig
     meta_gradient: MixedModeMetaGradient
     habitats: Habitats
     shared_value_groups: int
+    inputs: PopulationInputs | None = None
 
-    def act(self, params: Params, acting: ActingState, uniforms: Tensor, worlds: list[Tensor]) -> Any:
+    def act(
+        self,
+        params: Params,
+        acting: ActingState,
+        uniforms: Tensor,
+        worlds: list[Tensor],
+        snapshot: InputSnapshot | None = None,
+    ) -> Any:
         """One step of all agents in all their environments; see `Habitats.act`."""
         agent: Any = self.meta_gradient.learner.agent
-        return self.habitats.act(agent, params, acting, uniforms, worlds)
+        inputs = self.inputs
+        if inputs is None or snapshot is None:
+            return self.habitats.act(agent, params, acting, uniforms, worlds)
+        return self.habitats.act(agent, params, acting, uniforms, worlds, lambda x: inputs.observations(snapshot, x))
+
+    def count_inputs(self, stats: InputStats, rollout: Rollout) -> InputStats:
+        """The statistics of what the agents see, with those of new raw rollouts, [P, rows, B, ...]."""
+        assert self.inputs is not None
+        return self.inputs.update(stats, rollout)
+
+    def normalize(self, stats: InputStats, rollout: Rollout) -> Rollout:
+        """Raw rollouts as the agents and their value functions learn from them."""
+        assert self.inputs is not None
+        return self.inputs.rollout(self.inputs.snapshot(stats), rollout)
 
     def update_agents(
         self, rule_params: Params, learners: LearnerState, rollout: Rollout, rates: Tensor
@@ -89,7 +113,7 @@ class InnerLoop:
           The gradients of the rule with this update's added, the cotangent of the states before it, its regularisers [P],
           and logs. Nothing comes from agents that are not alive any more.
         """
-        share, alive = 1.0 / self.config.window, update.alive
+        weight, alive = 1.0 / self.config.window, update.alive  # of this update's regulariser
 
         def of_living(tree: Any) -> Any:
             # Selected and not multiplied: an agent may have been replaced because its numbers were not finite.
@@ -98,7 +122,7 @@ class InnerLoop:
             return tree_map(lambda x: torch.where(along(alive > 0, x), x, torch.zeros_like(x)), tree)
 
         def one(rule_params: Params, saved: SavedUpdate, rollout: Rollout, cotangent: Cotangent, rate: Tensor) -> Any:
-            return self.meta_gradient.backward_inner_update(rule_params, saved, rollout, cotangent, share, rate)
+            return self.meta_gradient.backward_inner_update(rule_params, saved, rollout, cotangent, weight, rate)
 
         args = (update.rule_params, update.saved, update.rollout, of_living(cotangent), rates)
         rule_bar, cotangent, regularizer, logs = of_living(vmap(one, in_dims=(None, *[0] * 4))(*args))
@@ -131,12 +155,23 @@ class Steps:
     update_values: Callable[..., Any]
     meta_loss_and_grad: Callable[..., Any]
     backward_update: Callable[..., Any]
+    count_inputs: Callable[..., Any]
+    normalize: Callable[..., Any]
 
     def collect(
-        self, params: Params, acting: ActingState, uniforms: Tensor, worlds: list[Tensor]
+        self,
+        params: Params,
+        acting: ActingState,
+        uniforms: Tensor,
+        worlds: list[Tensor],
+        snapshot: InputSnapshot | None = None,
     ) -> tuple[ActingState, Rollout, EpisodeSums]:
         """Acts for as many rows as there are uniform numbers; the rollouts are [P, rows, environments, ...]."""
-        return collect_population(lambda state, numbers: self.act(params, state, *numbers), acting, uniforms, worlds)
+
+        def step(state: ActingState, numbers: tuple[Tensor, Any]) -> Any:
+            return self.act(params, state, *numbers, snapshot)
+
+        return collect_population(step, acting, uniforms, worlds)
 
 
 def meta_update(
@@ -147,14 +182,22 @@ def meta_update(
     A function of tensors, which writes into the replay alone.
     """
     config, learners, values, acting, replay = loop.config, state.learners, state.values, state.acting, state.replay
+    inputs = state.inputs
     sums: list[EpisodeSums] = []
     numbers = iter(draws.collections)
 
-    def collect() -> Rollout:
-        nonlocal acting
-        acting, rollout, ended = steps.collect(learners.params, acting, *next(numbers))
+    def collect() -> tuple[Rollout, InputStats | None]:
+        """A raw rollout, and the statistics of inputs with its own in them, by which it is normalised."""
+        nonlocal acting, inputs
+        snapshot = None if loop.inputs is None or inputs is None else loop.inputs.snapshot(inputs)
+        acting, rollout, ended = steps.collect(learners.params, acting, *next(numbers), snapshot)
         sums.append(ended)
-        return rollout
+        if inputs is not None:
+            inputs = contiguous(steps.count_inputs(inputs, rollout))
+        return rollout if config.first_steps else dataclasses.replace(rollout, executed=None), inputs
+
+    def normalized(rollout: Rollout, stats: InputStats | None) -> Rollout:
+        return rollout if stats is None else contiguous(steps.normalize(stats, rollout))
 
     # With the parameters of their time; or all with the first ones, and then beside the updates.
     updates = config.updates_per_meta_update
@@ -163,10 +206,12 @@ def meta_update(
     side_stream = SideStream()
     agent_logs: list[Logs] = []
     for n in range(updates):
-        batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), next(rollouts))
+        rollout, stats = next(rollouts)
+        batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), rollout)
         if replay is not None:
             replay = add_rollout(replay, batch)
             batch = sample_rollout(replay, draws.batches[n], config.num_fresh)
+        batch = normalized(batch, stats)
         # Logs are needed of the last update alone.
         update = steps.update_agents if n + 1 == updates else steps.update_agents_silently
         after, gains, logits, *agent_logs = contiguous(update(rule_params, learners, batch, rates))
@@ -176,12 +221,13 @@ def meta_update(
         window.append(WindowUpdate(rule_params, saved, batch, torch.ones_like(rates) if overlap else None))
         learners = after
     side_stream.wait()
-    grads, logs = window_gradient(loop, steps, window, rule_params, learners, values, next(rollouts), rates)
+    valid = normalized(*next(rollouts))
+    grads, logs = window_gradient(loop, steps, window, rule_params, learners, values, valid, rates)
     own_logs = agent_logs[0] | ({} if loop.shared_value_groups else value_logs)
     logs |= {f"agent/{name}": value for name, value in own_logs.items()}
     gradient = GroupGradient(grads, logs, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums))
     overlapping = window[-overlap:] if overlap else []  # what the next window shares with this one
-    return GroupState(learners, values, acting, replay, overlapping), gradient
+    return GroupState(learners, values, acting, replay, inputs, overlapping), gradient
 
 
 def window_gradient(

@@ -35,6 +35,6 @@ def log_sums(group: Population, gradient: GroupGradient | None, finite: Tensor |
     number = finite.sum().to(zero.dtype)
     rows = config.updates_per_meta_update * config.rollout_length + config.valid_length
     counts = {"agents": number, "nonfinite": finite.numel() - number}
-    counts["taken_steps"] = zero + float(rows * config.num_copies * finite.numel())
+    counts["taken_steps"] = zero + float(rows * config.num_parallel_envs * finite.numel())
     counts |= {"rewards": episodes.rewards.sum(), "pos_rewards": episodes.positive.sum().to(zero.dtype)}
     return sums | kept | counts | {"neg_rewards": episodes.negative.sum().to(zero.dtype)}

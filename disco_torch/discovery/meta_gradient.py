@@ -1,4 +1,8 @@
-"""The gradient of the meta-loss through an agent's updates, with respect to the rule's parameters."""
+"""The gradient of the meta-loss through one agent's updates, with respect to the rule's parameters: its definition.
+
+A discovery computes the same for a population, batched and in mixed mode (`inner_loop.meta_update`), and is checked against
+this.
+"""
 
 from __future__ import annotations
 

@@ -19,9 +19,13 @@ class MetaLossWeights:
     """Weights of the regularisers; the defaults are the released notebook's."""
 
     policy_entropy: float = 1e-2
+    """Weight of the policy's entropy, a bonus."""
     prediction_entropy: float = 1e-3
+    """Weight of the entropy of the predictions y and z, a bonus."""
     target_mean: float = 1e-3
+    """Weight of the squared means of the targets, a penalty."""
     target_kl: float = 1e-2
+    """Weight of the KL divergence between the target network's policy and the policy target, a penalty."""
 
 
 def validation_loss(

@@ -132,7 +132,7 @@ class MixedModeMetaGradient:
         saved: SavedUpdate,
         rollout: Rollout,
         cotangent: Cotangent,
-        share: float,
+        regularizer_weight: float,
         learning_rate: float | Tensor | None = None,
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
         """The backward pass through one update, from the cotangent of the state after it.
@@ -142,14 +142,14 @@ class MixedModeMetaGradient:
           saved: of the update, from `inner_update`.
           rollout: that it learned from.
           cotangent: of the state after it.
-          share: the weight of this update's regulariser in the meta-loss.
+          regularizer_weight: the weight of this update's regulariser in the meta-loss.
           learning_rate: of the update.
 
         Returns:
           The cotangents of the rule and of the state before the update, the regulariser and its logs.
         """
         targets_bar, cotangent = self._backward_step(rule_params, saved, rollout, cotangent, learning_rate)
-        return self._backward_targets(rule_params, saved, rollout, targets_bar, cotangent, share)
+        return self._backward_targets(rule_params, saved, rollout, targets_bar, cotangent, regularizer_weight)
 
     def _logits(self, params: Params, rollout: Rollout) -> Tensor:
         """The policy's alone; all outputs together are large."""
@@ -170,7 +170,7 @@ class MixedModeMetaGradient:
     ) -> tuple[Params, Cotangent]:
         """From the cotangent of the state after an update to that of its targets, and of the state before it.
 
-        The latter is without the share that passes through the targets, and still holds the rule's state after the update.
+        Of the latter, `params` still lack the part that comes through the targets, and `meta_state` is passed on unchanged.
         """
         # Computed once more, without a graph: saved in the forward pass they would grow with the number of updates.
         with torch.no_grad():
@@ -196,7 +196,7 @@ class MixedModeMetaGradient:
         rollout: Rollout,
         targets_bar: Params,
         cotangent: Cotangent,
-        share: float,
+        regularizer_weight: float,
     ) -> tuple[Params, Cotangent, Tensor, Logs]:
         """From the cotangents of the targets and of the rule's next state to those of the rule and of the state before."""
 
@@ -204,7 +204,7 @@ class MixedModeMetaGradient:
             targets, next_state = self._targets(rule_params, params, meta_state, rollout)
             regularizer, logs = target_regularizer(targets, self.weights)
             learned = {name: targets[name] for name in LEARNED_TARGETS}
-            return (learned, next_state, share * regularizer), (regularizer.detach(), logs)
+            return (learned, next_state, regularizer_weight * regularizer), (regularizer.detach(), logs)
 
         pulled: Any = vjp(targets_fn, rule_params, saved.params, saved.meta_state, has_aux=True)
         _, pull_back, (regularizer, logs) = pulled

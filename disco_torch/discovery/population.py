@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from disco_torch.agents import Agent
-from disco_torch.data import empty_replay, forget_agents
+from disco_torch.data import InputStats, empty_replay, forget_agents
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
-from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate
+from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, is_finite
 from disco_torch.discovery.habitats import ActingState, Habitats
 from disco_torch.discovery.inner_loop import InnerLoop
 from disco_torch.discovery.mixed_mode import MixedModeMetaGradient, SavedUpdate
+from disco_torch.discovery.population_inputs import population_inputs
 from disco_torch.discovery.schedule import Schedule
 from disco_torch.kernels import Speed
 from disco_torch.rules import DiscoUpdateRule
@@ -47,7 +48,9 @@ class Population:
         self.config, self.index, self.device = config, index, device
         self.own: GroupConfig = config.groups[index]
         dtype = getattr(torch, config.dtype)
-        self.habitats = Habitats(self.own, config.num_copies, device, dtype, rank, size)
+        executed = config.first_steps or config.inputs.rewards == "normalized"
+        self.habitats = Habitats(self.own, config.num_parallel_envs, device, dtype, rank, size, executed=executed)
+        self.inputs = population_inputs(config.inputs, self.habitats, rule.config.value_discount)
         example = torch.zeros(self.habitats.observation_size)
         A = self.habitats.num_actions
         self.agent = Agent(example, A, rule.outputs(A), self.own.agent).to(device, dtype)
@@ -64,7 +67,7 @@ class Population:
         self.lifetimes = [0] * self.num_agents
         if self.num_agents:
             self.state = self._first_state()
-        self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.shared_value_groups)
+        self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.shared_value_groups, self.inputs)
         self.schedule = Schedule(self.loop, speed)
 
     def _shared_value_groups(self, size: int) -> int:
@@ -94,6 +97,16 @@ class Population:
         self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
         return gradient
 
+    def is_finite(self) -> Tensor:
+        """Whether all that an agent and its value function have learned is finite, [P]; nothing is read back here.
+
+        A moment that overflows stays so for good: its weight would never move again, while every gradient may be finite.
+        """
+        values = is_finite(self.state.values)
+        if self.shared_value_groups:
+            values = values.repeat_interleave(self.num_agents // self.shared_value_groups)
+        return is_finite(self.state.learners) & values
+
     def draws(self) -> Draws:
         """All random numbers of a meta-update, in the order of their use."""
         config, collections, batches = self.config, [], []
@@ -117,22 +130,28 @@ class Population:
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
         joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
-        returns = torch.zeros(self.num_agents, self.config.num_copies, dtype=torch.float64, device=self.device)
+        returns = torch.zeros(self.num_agents, self.config.num_parallel_envs, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
         capacity = self.config.replay_capacity
         replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
-        return GroupState(learners, values, acting, replay, [])
+        return GroupState(learners, values, acting, replay, self._first_inputs(), [])
+
+    def _first_inputs(self) -> InputStats | None:
+        if self.inputs is None:
+            return None
+        return self.inputs.init(self.habitats.observation_size, self.config.num_parallel_envs)
 
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
 
-        Lifetimes are drawn with odds of 1 / lifetime. First lives are cut short at random, so that their ends spread out.
+        Lifetimes are drawn with probabilities proportional to 1 / lifetime. First lives are cut short at random, so that
+        they do not end together.
         """
         seed = seed_of(self.config.seed, self.index, self.habitats.ids[agent], self.lives[agent])
         generator = torch.Generator().manual_seed(seed)
         lifetimes = torch.tensor(self.config.lifetimes or [0], dtype=torch.float64)
-        odds = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
-        chosen = int(torch.multinomial(odds, 1, generator=generator))
+        weights = 1.0 / lifetimes if self.config.lifetimes else torch.ones(1, dtype=torch.float64)
+        chosen = int(torch.multinomial(weights, 1, generator=generator))
         share = float(torch.rand((), generator=generator)) if self.lives[agent] == 0 else 1.0
         self.lifetimes[agent] = max(1, round(float(lifetimes[chosen]) * share)) if self.config.lifetimes else 0
         self.ages[agent] = 0
@@ -167,10 +186,12 @@ class Population:
         elif failed:  # what the value function learned from this agent may not be finite, and it would never recover
             state.values = put(state.values, agent * self.shared_value_groups // self.num_agents, value)
         first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
-        rows = slice(first * self.config.num_copies, (first + 1) * self.config.num_copies)
+        rows = slice(first * self.config.num_parallel_envs, (first + 1) * self.config.num_parallel_envs)
         acting.worlds[habitat] = put(acting.worlds[habitat], rows, world)
         acting.steps[habitat] = put(acting.steps[habitat], rows, step)
         acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))
+        if state.inputs is not None:
+            state.inputs = put(state.inputs, agent, tree_map(lambda x: x[agent], self._first_inputs()))
 
     # Trees in the shapes of the real ones, for the replay and for checkpoints.
 
@@ -181,7 +202,8 @@ class Population:
         observations = torch.zeros(*rows, self.habitats.observation_size, device=self.device)
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
         truncations = numbers.bool() if self.habitats.truncates else None
-        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations)
+        executed = numbers.bool() if self.config.first_steps else None
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations, executed=executed)
 
     def blank_update(self, rule_params: Params) -> WindowUpdate:
         """An update of the window in its shapes, from one that is made for this alone."""

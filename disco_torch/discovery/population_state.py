@@ -15,8 +15,18 @@ from disco_torch.data import ReplayState
 from disco_torch.discovery.group_state import WindowUpdate
 from disco_torch.discovery.population import Population
 from disco_torch.runs import pack, unpack
-from disco_torch.types import Params
+from disco_torch.runs.checkpoint import (
+    FIX,
+    MAX_COUNT,
+    CheckpointMismatch,
+    check_names,
+    check_range,
+    restore_generator,
+    typed,
+)
+from disco_torch.types import Params, map_trees, tree_map
 
+NAMES = ("ids", "agents", "shared_values", "lives", "worlds", "window", "position", "generator")
 Plain = dict[str, Any]
 """Tensors on the CPU and plain values, which load without running any code."""
 
@@ -31,6 +41,7 @@ def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
         "replay": None if state.replay is None else (state.replay.trajectories, state.replay.sizes),
         "window": [(update.saved, update.rollout, update.alive) for update in state.window],
         "optimizers": optimizers,
+        "inputs": state.inputs,
     }
     return {name: part for name, part in parts.items() if part is not None}
 
@@ -38,7 +49,7 @@ def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
 def put_parts(group: Population, parts: dict[str, Any], shared_values: Any, position: int) -> None:
     """The inverse of `group_parts`, with what has no rows of agents besides."""
     state = group.state
-    state.learners, state.acting.returns = parts["learners"], parts["returns"]
+    state.learners, state.acting.returns, state.inputs = parts["learners"], parts["returns"], parts.get("inputs")
     state.values = shared_values if group.shared_value_groups else parts["values"]
     if state.replay is not None:
         trajectories, sizes = parts["replay"]
@@ -54,7 +65,7 @@ def save_group(group: Population, optimizers: Any) -> Plain:
     worlds = {}
     for i, habitat in enumerate(group.habitats.habitats):
         leaves = pack(world_of(group, i))
-        rows = {name: leaf.unflatten(0, (-1, group.config.num_copies)) for name, leaf in leaves.items()}
+        rows = {name: leaf.unflatten(0, (-1, group.config.num_parallel_envs)) for name, leaf in leaves.items()}
         worlds[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
     return {
         "ids": list(group.habitats.ids),
@@ -103,24 +114,72 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
 
 def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
+    check_names(whole, NAMES, where)
+    _check_ids(whole["ids"], group.own.num_agents, f"{where}/ids")
     if same_device:
-        group.generator.set_state(whole["generator"])
+        restore_generator(group.generator, whole["generator"], f"{where}/generator")
     if not group.num_agents:
         return optimizers
-    rows, state = torch.tensor(group.habitats.ids), group.state
+    state = group.state
     blank = group.blank_update(rule_params)
+    window = typed(whole, "window", list, where)
+    check_range(f"{where}/window", [len(window)], 0, group.config.window - group.config.updates_per_meta_update)
     state.window = [
         WindowUpdate(unpack(leaves, rule_params, f"{where}/window/{i}/rule"), blank.saved, blank.rollout, blank.alive)
-        for i, leaves in enumerate(whole["window"])
+        for i, leaves in enumerate(window)
     ]
-    own = {name: leaf[rows] for name, leaf in whole["agents"].items()}
-    parts = unpack(own, group_parts(group, optimizers), f"{where}/agents")
+    like, total = group_parts(group, optimizers), (group.own.num_agents,)
+    parts = take_rows(typed(whole, "agents", dict, where), like, group.habitats.ids, total, f"{where}/agents")
     shared = unpack(whole["shared_values"], state.values, f"{where}/values") if group.shared_value_groups else None
-    put_parts(group, parts, shared, whole["position"])
-    group.lives, group.ages, group.lifetimes = ([numbers[i] for i in group.habitats.ids] for numbers in whole["lives"])
+    put_parts(group, parts, shared, typed(whole, "position", int, where))
+    _check_numbers(group, where)
+    group.lives, group.ages, group.lifetimes = _lives(group, typed(whole, "lives", list, where), where)
+    worlds = whole["worlds"]
+    check_names(worlds, map(str, range(len(group.habitats.all))), f"{where}/worlds")
     for i, habitat in enumerate(group.habitats.habitats):
-        mine, name = torch.tensor(list(habitat.mine)), str(group.habitats.all.index(habitat))
-        leaves = {key: leaf[mine].flatten(0, 1) for key, leaf in whole["worlds"][name]["leaves"].items()}
-        world = unpack(leaves, world_of(group, i), f"{where}/worlds/{name}")
+        name, rows = str(group.habitats.all.index(habitat)), (habitat.config.agents, group.config.num_parallel_envs)
+        check_names(worlds[name], ("mine", "leaves"), f"{where}/worlds/{name}")
+        _check_ids(worlds[name]["mine"], habitat.config.agents, f"{where}/worlds/{name}/mine")
+        leaves = typed(worlds[name], "leaves", dict, f"{where}/worlds/{name}")
+        like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), world_of(group, i))
+        world = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/worlds/{name}")
+        world = tree_map(lambda x: x.flatten(0, 1), world)
         state.acting.worlds[i], state.acting.steps[i] = world["state"], world["step"]
     return parts.get("optimizers")
+
+
+def take_rows(leaves: Plain, like: Any, rows: list[int], total: tuple[int, ...], where: str) -> Any:
+    """This process's rows of leaves [*total, ...] of all agents. Shapes are compared first: a leaf may claim any size."""
+
+    def blank(x: Tensor) -> Tensor:
+        return torch.empty((), dtype=x.dtype).expand(*total, *x.shape[len(total) :])
+
+    whole = unpack(leaves, tree_map(blank, like), where)
+    return map_trees(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
+
+
+def _check_ids(ids: Any, total: int, where: str) -> None:
+    if type(ids) is not list or any(type(i) is not int for i in ids) or ids != list(range(total)):
+        raise CheckpointMismatch(f"the checkpoint's `{where}` must be the numbers of all {total} agents in order; {FIX}.")
+
+
+def _check_numbers(group: Population, where: str) -> None:
+    """Raises where actions or places in the replay are not in their range: they are used as indices."""
+    state, last = group.state, group.habitats.num_actions - 1
+    for i, update in enumerate(state.window):
+        check_range(f"{where}/agents/window/{i}/1/actions", update.rollout.actions, 0, last)
+    if state.replay is not None:
+        capacity = group.config.replay_capacity
+        check_range(f"{where}/agents/replay/0/actions", state.replay.trajectories.actions, 0, last)
+        check_range(f"{where}/agents/replay/1", state.replay.sizes, 0, capacity)
+        check_range(f"{where}/position", state.replay.next.reshape(-1), 0, capacity - 1)
+
+
+def _lives(group: Population, lists: list[Any], where: str) -> list[list[int]]:
+    """Which life each agent of this process is in, its age and its lifetime."""
+    total = group.own.num_agents
+    for numbers in lists if len(lists) == 3 else [()]:
+        if type(numbers) is not list or len(numbers) != total or any(type(x) is not int for x in numbers):
+            raise CheckpointMismatch(f"the checkpoint's `{where}/lives` must be 3 lists of {total} integers; {FIX}.")
+        check_range(f"{where}/lives", numbers, 0, MAX_COUNT)
+    return [[numbers[i] for i in group.habitats.ids] for numbers in lists]

@@ -59,13 +59,14 @@ class DiscoverResult:
 def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> DiscoverResult:
     """Discovers a rule and writes a folder with everything about it.
 
-    Processes that `torchrun` started all call it alike; each has a share of the agents, and the first one writes.
+    All processes that `torchrun` started call it with the same arguments; each has
+    a share of the agents, and the first one writes.
 
     Args:
       config: settings of a new discovery; when resuming, its `meta_updates` may lengthen the discovery, its `device` and
         `speed` move it, and its `minutes` replace those of the discovery.
       resume: folder of a discovery to continue, with its own configuration, on any number of processes.
-      view: show the live view, where there is a terminal.
+      view: show how far the discovery is: live in a terminal, else in a line every ten seconds or less often.
     """
     started, folder = time.monotonic(), None
     with ExitStack() as stack:
@@ -125,6 +126,7 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
     counter = "meta_updates"
     speeds: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
     shown = SHOWN
+    in_lines: ClassVar = {"return/": "return on ", "meta_loss": "meta-loss"}
     resume_command = "disco-torch discover --resume"
 
     def title(self) -> str:
@@ -133,9 +135,21 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
         what = f"discovery with {config.num_agents} agents{shares}, seed {config.seed}, on {self.session.device}"
         return f"{what}: {self.folder.path}"
 
-    def time_is_up(self) -> bool:
+    def seconds_to_limit(self) -> float:
         minutes = self.folder.config.minutes
-        return minutes > 0 and time.monotonic() - self.started > 60 * minutes
+        return 60 * minutes - (time.monotonic() - self.started) if minutes > 0 else math.inf
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._first_count = self.count
+
+    def activity(self) -> str:
+        """Recordings are made in the first meta-update of a process."""
+        if self.count > self._first_count:
+            return ""
+        speed = self.session.speed
+        made = "compiling" if speed.compile else "recording" if speed.trace else ""
+        return f"{made} and making the first meta-update" if made else "making the first meta-update"
 
     def write_others(self, is_last: bool) -> None:
         """A snapshot of the rule as it is now, in a rule file."""

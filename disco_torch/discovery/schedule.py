@@ -13,7 +13,7 @@ from disco_torch.kernels import Recorded, Speed
 from disco_torch.types import Params
 
 FEW_UPDATES = 4
-"""For so many updates in a meta-update it does not pay to record, and compile, one that computes no logs."""
+"""Up to this number of updates in a meta-update, all of them compute logs: one recording serves them all."""
 
 
 class Schedule:
@@ -30,16 +30,20 @@ class Schedule:
         update = Recorded(loop.update_agents, part, "the agents' update")
         silently = update
         if loop.config.updates_per_meta_update > FEW_UPDATES:
-            # The logs are a sixth of what an update of many agents reads and writes.
+            # The logs are a sixth of what an update of many agents reads and writes; only the last update needs them.
             silently = Recorded(lambda *args: loop.update_agents(*args)[:-1], part, "the agents' update without logs")
+            # To compile the same graph again, for one update of many, would take longer than it ever saves.
+            update = Recorded(loop.update_agents, Speed(speed.trace), "the agents' update with logs")
         self.steps = Steps(
-            # Environments are many small operations: to fuse them is quick to do and soon pays.
+            # Environments are many small operations: they compile quickly and gain much.
             act=Recorded(loop.act, Speed(speed.trace, speed.compile or speed.capture), "acting"),
             update_agents=update,
             update_agents_silently=silently,
             update_values=Recorded(loop.update_values, part, "the value functions' update"),
             meta_loss_and_grad=Recorded(loop.meta_loss_and_grad, part, "the meta-loss"),
             backward_update=Recorded(loop.backward_update, part, "the backward pass"),
+            count_inputs=Recorded(loop.count_inputs, part, "the statistics of inputs"),
+            normalize=Recorded(loop.normalize, part, "the normalisation of inputs"),
         )
         self._loop = loop
         self._meta_update = Recorded(self._plain, Speed(capture=speed.capture), "the meta-update", carry=True)

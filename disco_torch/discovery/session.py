@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from disco_torch.discovery.config import DiscoverConfig
-from disco_torch.discovery.group_state import GroupGradient, along
+from disco_torch.discovery.group_state import GroupGradient, along, is_finite
 from disco_torch.discovery.habitats import shares_of
 from disco_torch.discovery.logs import log_sums
 from disco_torch.discovery.population import Population
@@ -22,7 +23,10 @@ from disco_torch.discovery.population_state import load_group, merge_groups, sav
 from disco_torch.discovery.snapshots import load_start, save_snapshot
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.runs import World, first_not_finite, pack, resolve_speed, unpack
+from disco_torch.runs.checkpoint import MAX_COUNT, check_names, check_range, typed, unpack_counters
 from disco_torch.types import Logs, Params, map_trees, tree_map
+
+STATE_NAMES = ("rule", "optimizer", "groups", "counters", "sums", "summed", "lost", "device")
 
 
 @dataclass
@@ -40,13 +44,13 @@ class DiscoverySession:
 
     Args:
       config: settings of the discovery.
-      world: processes that it is split over; defaults to this one alone.
+      world: processes that it is split over; defaults to a single one.
     """
 
     def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
         self.config, self.world = config, world or World()
         self.device = self.world.device(config.device)
-        speed = resolve_speed(config.speed, self.device, on_cpu="traced")
+        self.speed = speed = resolve_speed(config.speed, self.device, on_cpu="traced")
         dtype = getattr(torch, config.dtype)
         self.rule, moments = load_start(config)
         self.rule.to(self.device, dtype).requires_grad_(False)
@@ -63,7 +67,7 @@ class DiscoverySession:
         self._sums: Logs = {}
         self._summed = 0
         self.lost: list[str] = []
-        """This process's agents whose meta-gradient was not finite, by name and meta-update."""
+        """This process's agents whose meta-gradient or state was not finite, by name and meta-update."""
 
     def _init_optimizers(self, moments: AdamState | None) -> list[AdamState]:
         """One Adam; or one for each agent, [P, ...], a list with an entry for each group."""
@@ -72,12 +76,15 @@ class DiscoverySession:
         )
         if not self.config.adam_per_agent:
             return [one]
-        return [copies_of(one, group.num_agents) for group in self.groups]
+        return [repeated(one, group.num_agents) for group in self.groups]
 
     def advance(self) -> None:
         """One update of the rule: all agents learn for a while, and their meta-gradients are averaged."""
         gradients = [group.advance(self.rule_params) if group.num_agents else None for group in self.groups]
-        finite = [None if g is None else is_finite(g.grads) for g in gradients]
+        finite = [
+            None if g is None else is_finite(g.grads) & group.is_finite()
+            for g, group in zip(gradients, self.groups, strict=True)
+        ]
         contributions = [
             self._contribution(i, g, ok)
             for i, (g, ok) in enumerate(zip(gradients, finite, strict=True))
@@ -97,13 +104,16 @@ class DiscoverySession:
             if opt_state is not None:
                 self.opt_states = [opt_state]
         self._renew(finite)
+        self.counters.meta_updates += 1
+        for name, more in self._counts_of_a_meta_update().items():
+            setattr(self.counters, name, getattr(self.counters, name) + more)
+
+    def _counts_of_a_meta_update(self) -> dict[str, int]:
+        """What a meta-update adds to the counters of updates and steps."""
         config = self.config
         updates = config.updates_per_meta_update
-        self.counters.meta_updates += 1
-        self.counters.updates += updates * config.num_agents
-        self.counters.steps += (
-            (updates * config.rollout_length + config.valid_length) * config.num_agents * config.num_copies
-        )
+        rows = updates * config.rollout_length + config.valid_length
+        return {"updates": updates * config.num_agents, "steps": rows * config.num_agents * config.num_parallel_envs}
 
     def _contribution(self, i: int, gradient: GroupGradient, ok: Tensor) -> Tensor:
         """The sum over a group's agents of their gradients and, with an Adam for each, of their changes of the rule."""
@@ -136,7 +146,8 @@ class DiscoverySession:
                 where = f"agent {group.habitats.ids[agent]} of group {group.index} ({group.habitat_of(agent)})"
                 self.lost.append(f"{where} at meta-update {self.counters.meta_updates}")
                 warnings.warn(
-                    f"the meta-gradient of {where} is not finite; it is left out, a new life begins.", stacklevel=2
+                    f"the meta-gradient or the state of {where} is not finite; it is left out, a new life begins.",
+                    stacklevel=2,
                 )
             born += group.renew(failed)
         self.counters.lives += born if self.world.size == 1 else int(self.world.sum(torch.tensor(born)))
@@ -234,37 +245,41 @@ class DiscoverySession:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint, which may be of another number of processes."""
-        same_device = state["device"] == self.device.type
+        check_names(state, STATE_NAMES)
+        was = torch.device(typed(state, "device", str)).type
+        same_device = was == self.device.type
         if not same_device:
             warnings.warn(
-                f"the checkpoint is of a discovery on {state['device']}; it continues on {self.device.type} with other "
-                "random numbers.",
+                f"the checkpoint is of a discovery on {was}; it continues on {self.device.type} with other random numbers.",
                 stacklevel=2,
             )
         self.rule_params = unpack(state["rule"], self.rule_params, "rule")
         each: list[Any] = [None] * len(self.groups) if not self.config.adam_per_agent else list(self.opt_states)
-        if len(state["groups"]) != len(self.groups):
-            raise ValueError(f"the checkpoint must be of {len(self.groups)} groups of agents, got {len(state['groups'])}.")
-        for i, (group, whole) in enumerate(zip(self.groups, state["groups"], strict=True)):
+        groups = typed(state, "groups", list)
+        if len(groups) != len(self.groups):
+            raise ValueError(f"the checkpoint must be of {len(self.groups)} groups of agents, got {len(groups)}.")
+        for i, (group, whole) in enumerate(zip(self.groups, groups, strict=True)):
             each[i] = load_group(group, whole, each[i], self.rule_params, same_device, f"groups/{i}")
-        if not self.config.adam_per_agent:
+        if self.config.adam_per_agent:
+            typed(state, "optimizer", NoneType)
+        else:
             each = [unpack(state["optimizer"], self.opt_states[0], "optimizer")]
         self.opt_states = each
-        self.counters = DiscoveryCounters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
+        self.counters = unpack_counters(state, self.counters)
+        for name, each_time in self._counts_of_a_meta_update().items():
+            expected = each_time * self.counters.meta_updates
+            check_range(f"counters/{name}", [getattr(self.counters, name)], expected, expected)
         # The sums so far are the first process's; the others begin at 0.
         share = 1.0 if self.world.is_first else 0.0
-        self._sums = {name: self._zero + share * value for name, value in state["sums"].items()}
-        self._summed, self.lost = state["summed"], list(state["lost"])
+        sums, self._summed = typed(state, "sums", dict), typed(state, "summed", int)
+        check_range("summed", [self._summed], 0, MAX_COUNT)
+        self._sums = {name: self._zero + share * typed(sums, name, float, "sums") for name in sums}
+        self.lost = typed(state, "lost", list)
 
 
-def copies_of(tree: Any, number: int) -> Any:
+def repeated(tree: Any, number: int) -> Any:
     """A tree of [number, ...] whose rows are all the given one."""
     return tree_map(lambda x: x.expand(number, *x.shape).clone(), tree)
-
-
-def is_finite(grads: Params) -> Tensor:
-    """Whether all of an agent's gradient is finite, [P]."""
-    return torch.stack([g.flatten(1).sum(1) for g in grads.values()]).sum(0).isfinite()
 
 
 def select(which: Tensor, a: Any, b: Any) -> Any:

@@ -15,6 +15,7 @@ from disco_torch.envs.grid import GridWorld
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
 from disco_torch.envs.invaders import Invaders
+from disco_torch.envs.kinds import ObservationKind, kinds_by_name, kinds_of_space
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
 from disco_torch.envs.make import EnvSource, make_env
 from disco_torch.envs.pure import PureEnvironment
@@ -55,6 +56,7 @@ __all__ = [
     "Invaders",
     "LevelEnvironment",
     "LevelState",
+    "ObservationKind",
     "PureEnvironment",
     "SpaceConfig",
     "Split",
@@ -63,6 +65,8 @@ __all__ = [
     "find_named",
     "import_modules",
     "is_lookup_name",
+    "kinds_by_name",
+    "kinds_of_space",
     "make_current_folder_importable",
     "make_env",
     "make_from_factory",

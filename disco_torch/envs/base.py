@@ -65,6 +65,8 @@ class Environment(ABC):
       num_actions: actions are 0 .. num_actions - 1.
       device: where the tensors of each `EnvStep` lie.
       observation_example: one observation without the leading dimension, zeros in the shapes and dtypes that come.
+      observation_kinds: "image", "unit" or "numbers" for each leaf, in the structure of `observation_example`; see
+        `disco_torch.envs.kinds`. None: by the dtypes of the example.
       truncates: whether a time limit may cut its episodes; its steps then hold `final_observations`.
       saves_state: whether `state` is the whole state, so that a checkpoint can hold it and a step is a pure function.
     """
@@ -74,6 +76,7 @@ class Environment(ABC):
     num_actions: int
     device: torch.device
     observation_example: Observations
+    observation_kinds: Any = None
     truncates: bool = False
     saves_state: bool = False
 

@@ -80,6 +80,7 @@ class Bricks(LevelEnvironment):
         self.level_draws = 5 + rows * columns
         self.canvas = Canvas(rows, columns, self.device)
         self.observation_example = torch.zeros(4, rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         widths, brick_rows = ([columns, columns - 2], [1, 3]) if split == "train" else ([columns - 1], [2])
         self._widths = torch.tensor(widths, device=self.device)
         self._brick_rows = torch.tensor(brick_rows, device=self.device)

@@ -45,6 +45,7 @@ class Catch(PureEnvironment):
         self.num_envs, self.rows, self.columns = num_envs, rows, columns
         self.device = torch.device(device)
         self.observation_example = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         self._cells = torch.arange(rows * columns, device=self.device)
 
     def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[CatchState, EnvStep]:

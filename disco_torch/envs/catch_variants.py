@@ -93,6 +93,7 @@ class CatchVariants(LevelEnvironment):
             raise ValueError(f"`columns` must be at least 4, so that there is somewhere to move, got {columns}.")
         self.rows, self.columns = rows, columns
         self.observation_example = torch.zeros(rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         self._orders = torch.tensor(ORDERS, device=self.device)
         self._ball_numbers = torch.arange(MAX_BALLS, device=self.device)
         self._row_numbers = torch.arange(rows, device=self.device)

@@ -77,6 +77,7 @@ class Chain(LevelEnvironment):
         self.length = length
         self.level_draws = length + 7
         self.observation_example = torch.zeros(length + 1 + NOISE_BITS, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         self._positions = torch.arange(length, device=self.device)
 
     def draw_levels(self, uniforms: Tensor) -> ChainLevel:

@@ -70,6 +70,7 @@ class Crossing(LevelEnvironment):
         self.level_draws, self.episode_draws = 3 + 3 * rows, rows
         self.canvas = Canvas(rows, columns, self.device)
         self.observation_example = torch.zeros(3, rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         lanes = [rows - 3, rows - 5] if split == "train" else [rows - 4]
         traffic = [[0], [0, columns // 2], [0, 1, 2]] if split == "train" else [[0, 1]]
         self._lanes = torch.tensor(lanes, device=self.device)

@@ -75,6 +75,7 @@ class Gatherer(LevelEnvironment):
         self.rows, self.columns = rows, columns
         self.canvas = Canvas(rows, columns, self.device)
         self.observation_example = torch.zeros(4, rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         train = split == "train"
         shares = [[0.25, 0.4], [0.5, 0.75]] if train else [[0.4, 0.5]]
         self._shares = torch.tensor(shares, dtype=torch.float32, device=self.device)

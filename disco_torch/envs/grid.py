@@ -91,6 +91,7 @@ class GridWorld(LevelEnvironment):
         self.level_draws = 2 * cells + 5 * MAX_KINDS + 6
         self.episode_draws = cells
         self.observation_example = torch.zeros(2 + MAX_KINDS, size, size, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         self._cells = torch.arange(cells, device=self.device)
         self._moves = torch.tensor(MOVES, device=self.device)
         self._kinds = torch.arange(MAX_KINDS, device=self.device)

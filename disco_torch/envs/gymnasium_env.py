@@ -20,6 +20,7 @@ from disco_torch.envs.final_observations import (
     copy_final_observations,
     shares_memory,
 )
+from disco_torch.envs.kinds import kinds_of_space
 from disco_torch.envs.reset_modes import check_mode, reset_mode_of
 from disco_torch.envs.spaces import BadOutput, checked_example, observation_tensors, stack_observations, without_text
 from disco_torch.envs.vector_failures import close_workers, trace_failure
@@ -78,6 +79,7 @@ class GymnasiumEnvironment(Environment):
                 stacklevel=2,
             )
         self.observation_example = tree_map(lambda x: x.to(self.device), checked_example(self.observation_space))
+        self.observation_kinds = kinds_of_space(self.observation_space)
         self._steps = 0
         self._failed = False
         self._waits_for_first: np.ndarray | None = None  # [B] whose next row begins an episode; None before reset

@@ -80,6 +80,7 @@ class Invaders(LevelEnvironment):
         self.rows, self.columns = rows, columns
         self.canvas = Canvas(rows, columns, self.device)
         self.observation_example = torch.zeros(4, rows, columns, dtype=torch.float32, device=self.device)
+        self.observation_kinds = "unit"
         starts = [[self._wave(formation, start) for start in range(columns - 3)] for formation in FORMATIONS[split]]
         self._waves = torch.tensor(starts, device=self.device) > 0  # [formations, starts, rows, columns]
         self._periods = torch.tensor([2, 4] if split == "train" else [3], device=self.device)

@@ -41,8 +41,8 @@ class LevelEnvironment(PureEnvironment):
     Every environment keeps its level until `reset`. With a `level_seed` all play the one level that it stands for; with None
     `reset` draws a level for each from its generator.
 
-    An update never learns from the first action of an episode (see `disco_torch.data.alignment`), so in no family does it
-    decide the episode.
+    Unless first steps count, an update does not learn from the first action of an episode (see
+    `disco_torch.data.alignment`), so in no family does it decide the episode.
     """
 
     def __init__(

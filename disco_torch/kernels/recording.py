@@ -61,15 +61,15 @@ SPEEDS = {
 class Recorded:
     """A pure function of trees of tensors, recorded once for each combination of shapes.
 
-    `fn` must be pure: tensors in, tensors out, nothing written in place, no randomness of its own, no decision that depends
-    on the tensors' contents. It runs without a graph of gradients.
+    `fn` must be pure: tensors in, tensors out, nothing written in place but parts of a carried state, no randomness of its
+    own, no decision that depends on the tensors' contents. It runs without a graph of gradients.
 
     Args:
       fn: the plain function.
       speed: stages to go through.
       name: for warnings.
-      carry: the first argument is a state, which the first of the results replaces. On a GPU its memory may be reused: a
-        state that was passed in or returned is overwritten by the next call. Where nothing is recorded, `fn` may do so, too.
+      carry: the first argument is a state, which the first of the results replaces. Treat the state that you pass in as
+        consumed: the recording, or `fn` itself, may overwrite it, and the next call the one that it returned.
     """
 
     def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "", *, carry: bool = False) -> None:

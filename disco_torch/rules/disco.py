@@ -180,12 +180,12 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[Targets, DiscoState]:
         """Targets `pi`, `y`, `z` and the value estimates; see `UpdateRule.unroll_meta_net`.
 
-        The target parameters take in `agent_params`, which are those from before the coming update.
+        The target parameters move towards `agent_params`, which are those before the coming update.
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(DiscoHyperParams, hyper_params)
         asked = self.outputs(rollout.agent_out["logits"].shape[-1])
-        # A summary stands for the outputs per action.
+        # A summary takes the place of the outputs per action.
         check_outputs(rollout.agent_out, asked if rollout.agent_summary is None else OutputSpec(asked.flat, {}))
         target = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd))
         values, adv_state, td_state = self.estimate(
@@ -253,7 +253,7 @@ class DiscoUpdateRule(UpdateRule):
             pi_hat, y_hat, z_hat = pi_hat.detach(), y_hat.detach(), z_hat.detach()
         # detached: the next policy is what is to be predicted, not moved.
         next_logits = rollout.agent_out["logits"][1:].detach()
-        # Each logarithm serves a loss and, below, its log.
+        # Each logarithm is used by a loss and, below, by its log.
         log_pi, log_y, log_z, log_aux, log_pi_hat, log_next = (
             torch.log_softmax(x, dim=-1) for x in (logits, y, z, aux_pi, pi_hat, next_logits)
         )

@@ -28,15 +28,15 @@ class ActionBlock(nn.Module):
         self.state_size = state_size
         self.linear = Linear(2 * (state_size + channels), out_channels)
 
-    def of_state(self) -> Affine:
+    def state_affine(self) -> Affine:
         """What the state is multiplied with, and the bias: [..., S] -> [..., out]."""
         own, mean = self.linear.weight.chunk(2, dim=1)  # [out, S + C] each
         return Affine(own[:, : self.state_size] + mean[:, : self.state_size], self.linear.bias)
 
     def forward(self, x: Tensor, from_state: Tensor | None = None) -> Tensor:
-        """[T, B, A, C], and [T, B, out] that `of_state` gives if there is a state -> [T, B, A, out]."""
+        """[T, B, A, C], and [T, B, out] that `state_affine` gives if there is a state -> [T, B, A, out]."""
         weights = [part[:, self.state_size :] for part in self.linear.weight.chunk(2, dim=1)]  # [out, C] each
-        # The mean after the product, not before it: one product instead of two.
+        # The mean after the matmul, not before it: one matmul instead of two.
         own, mean = nn.functional.linear(x, torch.cat(weights)).chunk(2, dim=-1)
         shared = mean.mean(dim=2) + (self.linear.bias if from_state is None else from_state)  # [T, B, out]
         return torch.relu(own + shared.unsqueeze(2))
@@ -53,9 +53,9 @@ class ActionNet(nn.ModuleList):
         super().__init__(blocks)
         self.out_channels = channels
 
-    def of_state(self) -> Affine:
+    def state_affine(self) -> Affine:
         first: Any = self[0]
-        return first.of_state()
+        return first.state_affine()
 
     def forward(self, x: Tensor, from_state: Tensor | None = None) -> Tensor:
         for i, block in enumerate(self):

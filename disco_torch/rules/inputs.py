@@ -1,7 +1,7 @@
 """What a meta-network reads of a rollout: an ordered list of inputs, each a name and a function of a `RuleView`.
 
-An input per step gives [T, B, ...], one per action [T, B, A, ...]; what lies behind the leading dimensions is flattened.
-Write one of your own as a name and a function:
+An input per step gives [T, B, ...], one per action [T, B, A, ...]; dimensions after the leading ones are flattened.
+To write your own, give a name and a function:
 
     RuleInput("clipped_reward", lambda view: view.rewards.clamp(-1.0, 1.0))
 """
@@ -57,7 +57,7 @@ class MetaNetInputOption:
 
 
 def flat_inputs(configs: Sequence[RuleInput], view: RuleView, leading: tuple[int, ...]) -> list[Tensor]:
-    """The tensors of a list of inputs, in order: each begins with `leading`, (T, B) or (T, B, A), and is flat behind it."""
+    """The tensors of a list of inputs, in order: of shape [*leading, features], `leading` being (T, B) or (T, B, A)."""
     tensors = []
     for config in configs:
         x = config.read(view)

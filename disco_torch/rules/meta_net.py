@@ -168,17 +168,17 @@ class MetaNet(nn.Module):
         """
         check_rule_inputs(inputs)
         encoders = (self.encoder, self.meta_rnn.encoder)
-        rollout = RolloutView(inputs, [each.y_net for each in encoders], [each.z_net for each in encoders])
-        view = RuleView(rollout, 0, state.normalizers["net"], mean_across_processes)
+        shared = RolloutView(inputs, [each.y_net for each in encoders], [each.z_net for each in encoders])
+        view = RuleView(shared, 0, state.normalizers["net"], mean_across_processes)
         features, embeddings = self.encoder(view)
         x = reversed_hiddens(self.trajectory_rnn, features, inputs.should_reset_mask_bwd[:-1])
         # Contiguous, [T, B, H]: with agents batched by vmap the next layers are then one matmul, forward and backward.
         x = (x * self.state_gate(state.hidden)).contiguous()
         net = self.policy_target_net
-        y, z, meta_input, from_state = linear_each([self.y_head, self.z_head, self.meta_input_head, net.of_state()], x)
+        y, z, meta_input, from_state = linear_each([self.y_head, self.z_head, self.meta_input_head, net.state_affine()], x)
         pi = self.pi_head(net(embeddings, from_state)).squeeze(-1)  # [T, B, A]
         targets: Targets = {"pi": pi, "y": y, "z": z, "meta_input_emb": meta_input}
-        lifetime_view = RuleView(rollout, 1, state.normalizers["meta_rnn"], mean_across_processes)
+        lifetime_view = RuleView(shared, 1, state.normalizers["meta_rnn"], mean_across_processes)
         rnn = self.meta_rnn(lifetime_view, targets, LSTMState(state.hidden, state.cell), mean_across_processes)
         normalizers = {"net": view.new_normalizers, "meta_rnn": lifetime_view.new_normalizers}
         return targets, MetaRNNState(rnn.hidden, rnn.cell, normalizers)

@@ -25,7 +25,7 @@ NORMALIZER_EPSILON = 1e-6
 
 @tree_dataclass
 class NormalizerState:
-    """Undebiased moments, [1, 1, ...], and how many batches they have taken in."""
+    """Undebiased moments, [1, 1, ...], and the number of batches that they have seen."""
 
     moment1: Tensor
     moment2: Tensor

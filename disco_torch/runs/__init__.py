@@ -1,6 +1,15 @@
 """Runs: what training and discovery share, from the folder of a run to its loop."""
 
-from disco_torch.runs.checkpoint import first_not_finite, load_checkpoint, pack, restoring, save_checkpoint, unpack
+from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus
+from disco_torch.runs.checkpoint import (
+    CheckpointMismatch,
+    first_not_finite,
+    load_checkpoint,
+    pack,
+    restoring,
+    save_checkpoint,
+    unpack,
+)
 from disco_torch.runs.folder import ConfiguredFolder, check_run_name
 from disco_torch.runs.lock import RunInUse, run_lock
 from disco_torch.runs.loop import RunDiverged, RunLoop
@@ -10,12 +19,16 @@ from disco_torch.runs.sinks import Metrics, ServiceSink, Sink, import_service
 from disco_torch.runs.world import ProcessLost, World, is_first_process
 
 __all__ = [
+    "Callback",
+    "CallbackFailed",
+    "CheckpointMismatch",
     "ConfiguredFolder",
     "Metrics",
     "ProcessLost",
     "RunDiverged",
     "RunInUse",
     "RunLoop",
+    "RunStatus",
     "ServiceSink",
     "Sink",
     "World",

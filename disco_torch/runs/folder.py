@@ -12,17 +12,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
-from disco_torch.files import replacing
-from disco_torch.runs.checkpoint import list_checkpoints, load_checkpoint, restoring
+from disco_torch.files import reason_of, replacing
+from disco_torch.runs.checkpoint import (
+    MAX_COUNT,
+    best_path,
+    check_range,
+    checkpoint_path,
+    find_checkpoint,
+    list_checkpoints,
+    restoring,
+    typed,
+)
 from disco_torch.runs.sinks import Metrics, read_metrics
-from disco_torch.weights.configuration import config_from_plain, config_to_plain, flat_config
+from disco_torch.weights.configuration import check_plain, config_from_plain, config_to_plain, flat_config
 
 FREE_SETTINGS = (
     *("name", "runs", "device", "speed", "minutes", "log_every", "checkpoint_every", "snapshot_every", "keep_checkpoints"),
     *("checkpoint_replay", "tensorboard", "wandb_project", "trackio_project"),
+    *("eval_every", "eval_episodes", "eval_policy", "target_return"),
 )
-"""Settings that may change in the middle of a run: they decide what is written, and where it runs, not what is computed."""
+"""Settings that may change in the middle of a run: they decide what is written, where the run is
+computed and when it stops, not what it computes."""
 MAX_NAME_LENGTH = 200
+MAX_CONFIG_BYTES = 2**24
+"""Of a config.json: lists of as many factors as an observation has numbers fit in, and no allocation hurts."""
 
 
 class RunConfig(Protocol):
@@ -72,6 +85,8 @@ class ConfiguredFolder(Generic[C]):
     """Class of the configuration."""
     length: ClassVar[str]
     """Setting that says how long the run is; also the counter that it is compared with."""
+    counter: ClassVar[str]
+    """Counter that checkpoints are named after."""
     run: ClassVar[str]
     """What the run is called in a sentence."""
 
@@ -98,6 +113,7 @@ class ConfiguredFolder(Generic[C]):
         It takes its name with its configuration in it, so that a kill leaves no folder that can be neither used nor made.
         """
         check_run_name(config.name)
+        check_config(config_to_plain(config))  # what could not be read again is not begun
         name = config.name or cls.made_up_name(config)
         path, number = config.runs / name, 2
         begun = config.runs / f".{name}.{uuid.uuid4().hex}.partial"
@@ -122,13 +138,11 @@ class ConfiguredFolder(Generic[C]):
         file = path / "config.json"
         if not file.is_file():
             raise ValueError(f"`run` must be the folder of a run, with a config.json in it, got {path}.")
-        try:
-            plain = json.loads(file.read_bytes())
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file} must be JSON, as the run wrote it: {error}") from error
+        plain = _read_config(file)
         if isinstance(plain, Mapping) and cls.length not in plain:
             raise ValueError(f"`run` must be the folder of a {cls.run}, got {path}, which is of another kind.")
         try:
+            check_config(plain)
             folder = cls(path, config_from_plain(cls.kind, plain))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise ValueError(f"{file} is not the configuration of a {cls.run}: {error}") from error
@@ -151,20 +165,25 @@ class ConfiguredFolder(Generic[C]):
         return self.load_checkpoint()
 
     def load_checkpoint(self, which: str | int = "newest") -> dict[str, Any]:
-        """The newest checkpoint, or another one, which must be of a run with this configuration."""
-        content = load_checkpoint(self.checkpoints, which)
+        """A checkpoint, which must be of a run with this configuration: `newest`, `best` or a number."""
+        path, content = find_checkpoint(self.checkpoints, which)
         with restoring(self.checkpoints):
-            kinds = {"session": dict, "config": str, "metrics_bytes": int, "seconds": float}
-            for name, kind in kinds.items():
-                if type(content[name]) is not kind:
-                    raise TypeError(f"{name} must be {kind.__name__}, got {type(content[name]).__name__}")
-            started = flat_config(json.loads(content["config"]))
+            check_range("metrics_bytes", [typed(content, "metrics_bytes", int)], 0, MAX_COUNT)
+            check_range("seconds", [typed(content, "seconds", float)], 0.0, MAX_COUNT)
+            counters = typed(typed(content, "session", dict), "counters", dict, "session")
+            own_path = checkpoint_path(self.checkpoints, typed(counters, self.counter, int, "session/counters"))
+            if path not in (own_path, best_path(self.checkpoints)):
+                raise ValueError(f"{path.name} holds the state after {counters[self.counter]} {self.counter}")
+            plain = json.loads(typed(content, "config", str))
+            check_config(plain)
+            started = flat_config(config_to_plain(config_from_plain(self.kind, plain)))
         own = flat_config(self.plain_config())
-        for name in (name for name in started if name in own and name.split(".")[1] not in (*FREE_SETTINGS, self.length)):
-            if own[name] != started[name]:
+        for name in sorted({*own, *started}):
+            free = name.split(".")[1].partition("[")[0] in (*FREE_SETTINGS, self.length)
+            if not free and own.get(name) != started.get(name):
                 raise ValueError(
-                    f"`{name}` in {self.path / 'config.json'} must be {started[name]!r}, as in the checkpoint, got "
-                    f"{own[name]!r}; undo the change, or start a new run."
+                    f"`{name}` in {self.path / 'config.json'} must be {started.get(name)!r}, as in the checkpoint, got "
+                    f"{own.get(name)!r}; undo the change, or start a new run."
                 )
         return content
 
@@ -191,6 +210,20 @@ class ConfiguredFolder(Generic[C]):
     @staticmethod
     def _changed(config: C, **changes: object) -> C:
         return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+
+
+def check_config(plain: object) -> None:
+    """Raises where a plain configuration is not one that a config.json can hold."""
+    check_plain(plain, max_entries=MAX_CONFIG_BYTES, max_values=MAX_CONFIG_BYTES)
+
+
+def _read_config(file: Path) -> Any:
+    if (size := file.stat().st_size) > MAX_CONFIG_BYTES:
+        raise ValueError(f"{file} must have at most {MAX_CONFIG_BYTES} bytes, got {size}.")
+    try:
+        return json.loads(file.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{file} must be JSON, as the run wrote it: {reason_of(error)}") from error
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

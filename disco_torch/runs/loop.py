@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import torch
 
+from disco_torch.envs import EnvironmentFailure
+from disco_torch.files import reason_of
+from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus, call
 from disco_torch.runs.checkpoint import list_checkpoints, save_checkpoint
 from disco_torch.runs.folder import ConfiguredFolder
+from disco_torch.runs.progress import Progress
 from disco_torch.runs.sinks import JsonlSink, Metrics, Sink, TensorBoardSink
 from disco_torch.runs.view import LiveView
 from disco_torch.runs.world import ProcessLost, World
@@ -62,6 +67,7 @@ class RunLoop(Generic[F, S]):
       content: the checkpoint that the run continues from, without the session's part; empty for a new run.
       world: the processes of the run.
       started: when this process started, on the monotonic clock.
+      callbacks: a user's own code, called in the first process.
     """
 
     folder: F
@@ -70,6 +76,7 @@ class RunLoop(Generic[F, S]):
     content: dict[str, Any] = field(default_factory=dict)
     world: World = field(default_factory=World)
     started: float = field(default_factory=time.monotonic)
+    callbacks: Sequence[Callback] = ()
 
     counter: ClassVar[str]
     """Counter of what `advance` does, which intervals and checkpoints are counted in."""
@@ -77,11 +84,17 @@ class RunLoop(Generic[F, S]):
     """Counters whose speed is measured, and the name of that metric."""
     shown: ClassVar[Mapping[str, str]]
     """Metrics that the live view shows, and their labels."""
+    in_lines: ClassVar[Mapping[str, str]] = {}
+    """Metrics that a line of progress shows, and their labels."""
     resume_command: ClassVar[str]
     """Command line that resumes a run, without the folder."""
 
     def __post_init__(self) -> None:
         self.sinks: list[Sink] = []
+        self.stop_reason = ""
+        """Why the run stops before its end, in words; empty while it does not, and where a signal asked for it."""
+        self.metrics: Metrics = {}
+        """The last line of metrics."""
         self._saved_at: int | None = self.count if self.content else None
         self._last_line = time.monotonic(), dataclasses.replace(self.session.counters)
 
@@ -97,8 +110,24 @@ class RunLoop(Generic[F, S]):
     def advance(self) -> None:
         self.session.advance()
 
-    def time_is_up(self) -> bool:
-        return False
+    def seconds_to_limit(self) -> float:
+        """Seconds until the run stops because its time is up."""
+        return math.inf
+
+    def activity(self) -> str:
+        """What the next unit of work does that the later ones do not, such as compiling; empty for nothing."""
+        return ""
+
+    def after_advance(self, logged: bool) -> None:
+        """Looks at the run after a unit of work; may set `stop_reason`.
+
+        Args:
+          logged: whether a line of metrics was written after it.
+        """
+
+    def more_content(self) -> dict[str, Any]:
+        """What a checkpoint holds besides the session, as plain values."""
+        return {}
 
     def write_others(self, is_last: bool) -> None:
         """Writes what the run has besides metrics and checkpoints, where it is due."""
@@ -132,18 +161,69 @@ class RunLoop(Generic[F, S]):
             self.check_finite()
             if not self.content:
                 self.save()  # killed from here on, the run can be resumed
-            while not self.is_finished and not self.world.any(self.asked_to_stop() or self.time_is_up()):
+            while not self.is_finished and not self.world.any(self._should_stop()):
                 before = self.count
-                self.advance()
+                self.doing(self.activity())
+                with self._continuing():
+                    self.advance()
                 if self.count == before:  # stopped in the middle of it
                     continue
-                if self.count % config.log_every == 0:
+                logged = self.count % config.log_every == 0
+                if logged:
                     self._log()
+                self.after_advance(logged)
+                self.call_back("after_rollout")
                 self.write_others(is_last=False)
                 if config.checkpoint_every and self.count % config.checkpoint_every == 0:
                     self.save()
+                self._tick()
             self._finish()
+        self.call_back("at_end")
         return not self.is_finished
+
+    def _should_stop(self) -> bool:
+        return self.asked_to_stop() or self.seconds_to_limit() < 0 or bool(self.stop_reason)
+
+    def doing(self, activity: str) -> None:
+        """Says what the run does, if it takes more than a few seconds."""
+        if self.world.is_first:
+            self.progress.doing(activity)
+
+    def _tick(self) -> None:
+        if self.world.is_first and self.shows:
+            self.doing(self.activity())
+            self.progress.tick(getattr(self.session.counters, self.folder.length), self.seconds_to_limit())
+
+    def call_back(self, event: str, metrics: Mapping[str, float] | None = None) -> None:
+        """Calls a method of all callbacks; where one fails, the state is saved first."""
+        if not self.callbacks or not self.world.is_first:
+            return
+        counters = dataclasses.asdict(self.session.counters)
+        shown = self.metrics if metrics is None else metrics
+        status = RunStatus(self.folder.path, counters, dict(shown), self.session, self.stop_reason)
+        try:
+            reason = call(self.callbacks, event, status)
+            self.stop_reason = self.stop_reason or reason
+        except CallbackFailed as error:
+            if event != "at_end":  # then everything is written
+                self.save()
+            how = f"the state is saved, resume with `{self.resume_command} {self.folder.path}`"
+            raise CallbackFailed(f"{error}; {how}.") from error.__cause__
+
+    @contextmanager
+    def _continuing(self) -> Iterator[None]:
+        """Names the checkpoint where the first unit of work after it fails: its numbers may not be what they should be."""
+        try:
+            yield
+        except (EnvironmentFailure, RunDiverged, ProcessLost, torch.OutOfMemoryError):
+            raise
+        except (IndexError, RuntimeError) as error:
+            if not self.content or self.count != self._saved_at:
+                raise
+            raise ValueError(
+                f"the run cannot continue from the checkpoint in {self.folder.checkpoints} ({type(error).__name__}: "
+                f"{reason_of(error)}); look for one that was saved before, or start a new run."
+            ) from error
 
     def _open(self, stack: ExitStack, view: bool) -> None:
         """Opens everything that the first process writes to and shows."""
@@ -158,9 +238,13 @@ class RunLoop(Generic[F, S]):
             self.sinks.append(sink)
             stack.callback(sink.close)
         self.live = LiveView(self.title(), self.shown)
-        self.live.console.print(self.title(), highlight=False, soft_wrap=True)
+        self.live.print(self.title())
+        length = self.folder.length
+        total = getattr(self.folder.config, length)
+        self.progress, self.shows = Progress(self.live, length.replace("_", "-"), total, self.in_lines), view
         if view:
             stack.enter_context(self.live)
+            stack.enter_context(self.progress)
 
     def _log(self) -> None:
         """Writes a line of metrics. Speeds and the time left are those of the interval since the last line."""
@@ -178,12 +262,18 @@ class RunLoop(Generic[F, S]):
             "minutes_left": max(left, 0) / max(per_second[length], 1e-9) / 60,
             **measured,
         }
+        self.write_metrics(metrics)
+        self.metrics = metrics
+
+    def write_metrics(self, metrics: Metrics) -> None:
+        """Writes a line of metrics to all sinks, and shows it."""
         if not self.world.is_first:
             return
         with self.writing("metrics"):
             for sink in self.sinks:
                 sink.write(metrics)
-        self.live.show(metrics)
+        self.progress.metrics |= metrics
+        self.live.show(self.progress.metrics)
 
     def check_finite(self) -> None:
         """Raises where the run has diverged, before a checkpoint or a line of metrics would hold it."""
@@ -200,32 +290,44 @@ class RunLoop(Generic[F, S]):
         """Writes a checkpoint, unless this one is written."""
         if self._saved_at == self.count:
             return
-        self.check_finite()
-        state = self.session.state_dict()
-        if state is not None:
-            content = {
-                "session": state,
-                "config": json.dumps(self.folder.plain_config()),
-                "metrics_bytes": self.jsonl.position(),
-                "seconds": self.seconds,
-            }
+        content = self.content_now()
+        if content is not None:
             with self.writing("the checkpoint"):
                 save_checkpoint(self.folder.checkpoints, self.count, content, self.folder.config.keep_checkpoints)
         self._saved_at = self.count
 
+    def content_now(self) -> dict[str, Any] | None:
+        """All that a checkpoint of the present state holds, in the first process; None in the others."""
+        self.check_finite()
+        state = self.session.state_dict()
+        if state is None:
+            return None
+        return {
+            "session": state,
+            "config": json.dumps(self.folder.plain_config()),
+            "metrics_bytes": self.jsonl.position(),
+            "seconds": self.seconds,
+            **self.more_content(),
+        }
+
     def _finish(self) -> None:
+        self.doing("")
         self.save()
         self.write_others(is_last=True)
         # A last line, behind what a checkpoint keeps: a run that is lengthened continues as if it had not ended here.
         if self.is_finished and self.count % self.folder.config.log_every != 0:
             self._log()
         self.world.share(self._summarize)
+        if self.world.is_first and self.shows:
+            self.progress.finish(getattr(self.session.counters, self.folder.length), self.seconds)
 
     def _summarize(self) -> None:
         with self.writing("the summary"):
             more = self.summarize(self.folder.read_metrics())
             counters = dataclasses.asdict(self.session.counters)
             summary = {**counters, "seconds": self.seconds, **more, "finished": self.is_finished}
+            if self.stop_reason and not self.is_finished:
+                summary["stopped_because"] = self.stop_reason
             self.folder.write_summary(summary)
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""The live view of a run, and silence where there is no terminal."""
+"""The live view of a run in a terminal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def number(value: float) -> str:
 
 
 class LiveView:
-    """A table of metrics that is redrawn in place. Without a terminal nothing is shown.
+    """A table of metrics that is redrawn in place. Without a terminal no table is shown, see `progress.py`.
 
     Args:
       title: the line above the table.
@@ -30,10 +30,22 @@ class LiveView:
         self.console = console or Console()
         self._live = Live(console=self.console, refresh_per_second=4, transient=True) if self.console.is_terminal else None
 
-    def show(self, metrics: Mapping[str, float]) -> None:
+    @property
+    def is_shown(self) -> bool:
+        """Whether there is a terminal that shows the table."""
+        return self._live is not None and self._live.is_started
+
+    def print(self, line: str) -> None:
+        """A line of its own, above the table where that is shown."""
+        self.console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+    def show(self, metrics: Mapping[str, float], activity: str = "") -> None:
+        """Redraws the table; `activity` is what the run is doing before it has metrics."""
         if self._live is None:
             return
         table = Table(title=self.title, show_header=False)
+        if activity:
+            table.add_row("now", activity)
         for key, label in self.shown.items():
             for name, value in metrics.items():
                 if name == key or (key.endswith("/") and name.startswith(key)):

@@ -13,7 +13,8 @@ import tyro
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
-from disco_torch.envs import SpaceConfig
+from disco_torch.data import InputConfig
+from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 
@@ -22,9 +23,6 @@ Setting = bool | int | float | str
 
 SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
 """An agent for environments whose observation is a few hundred numbers."""
-
-# Position, velocity, angle and angular velocity, each to about unit size.
-CARTPOLE_SCALE = (0.4, 0.5, 5.0, 0.5)
 
 
 @dataclass(frozen=True)
@@ -37,6 +35,7 @@ class ObjectsConfig:
       agent: qualified name of the class of the agent or torso.
       rule: qualified name of the class of the rule.
       observation_space, action_space: of one environment.
+      observation_kinds: what the leaves of an observation are, by name; see `disco_torch.envs.kinds`.
     """
 
     env: str = ""
@@ -45,6 +44,7 @@ class ObjectsConfig:
     rule: str = ""
     observation_space: SpaceConfig | None = None
     action_space: SpaceConfig | None = None
+    observation_kinds: dict[str, ObservationKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,13 @@ class TrainConfig:
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
 
+    inputs: InputConfig = field(
+        default_factory=lambda: InputConfig(observations="auto"), metadata={"later": True, "before": InputConfig()}
+    )
+    """Scale of what the agent sees: normalisation of observations and rewards."""
+    first_steps: bool = field(default=True, metadata={"later": True, "before": False})
+    """Learn also from the first step of each episode, which the reference leaves out of the loss."""
+
     agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
     """Network of the agent."""
     optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=2e-3))
@@ -93,6 +100,16 @@ class TrainConfig:
     """Learning rate schedule; `cosine` decays to 0 at the last step."""
     warmup_steps: int = 0
     """Environment steps over which the learning rate rises linearly from 0."""
+
+    eval_every: int = field(default=0, metadata={"later": True})
+    """Environment steps between two evaluations during training, with one more at the end; 0 for none. They have
+    environments and random numbers of their own, and the checkpoint with the best mean return is kept as best.pt."""
+    eval_episodes: int = field(default=20, metadata={"later": True})
+    """Number of whole episodes of an evaluation."""
+    eval_policy: Literal["sampled", "greedy"] = field(default="sampled", metadata={"later": True})
+    """Policy of evaluations: sample actions, or take the most probable one."""
+    target_return: float | None = field(default=None, metadata={"later": True})
+    """Mean return at which the run stops: that of an evaluation or, without evaluations, of the last 100 episodes."""
 
     name: str = ""
     """Name of the run, which is that of its folder; defaults to one made of environment, rule and seed."""
@@ -120,9 +137,12 @@ class TrainConfig:
     def __post_init__(self) -> None:
         least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}
         least |= {"replay_capacity": 1, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
+        least |= {"eval_every": 0, "eval_episodes": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+        if self.target_return is not None and not math.isfinite(self.target_return):
+            raise ValueError(f"`target_return` must be finite, got {self.target_return}; leave it out for none.")
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.replay_capacity < self.num_envs:
@@ -165,6 +185,8 @@ def _notebook(**changes: object) -> TrainConfig:
         replay_capacity=1024,
         replayed_share=1.0,
         agent=AgentConfig(),
+        inputs=InputConfig(),
+        first_steps=False,
         optimizer=AdamConfig(learning_rate=1e-2),
     )
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
@@ -181,7 +203,6 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
         TrainConfig(
             env="CartPole-v1",
             rule="grove25",
-            agent=dataclasses.replace(SMALL_AGENT, observation_scale=CARTPOLE_SCALE),
             optimizer=AdamConfig(learning_rate=3e-3),
         ),
     ),
@@ -208,7 +229,10 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             rollout_length=30,
             replay_capacity=1024,
             replayed_share=1.0,
-            agent=AgentConfig(observation_scale=CARTPOLE_SCALE),
+            # Position, velocity, angle and angular velocity, each to about unit size, as where Disco103 was measured.
+            agent=AgentConfig(observation_scale=(0.4, 0.5, 5.0, 0.5)),
+            inputs=InputConfig(),
+            first_steps=False,
             optimizer=AdamConfig(learning_rate=1e-3),
         ),
     ),

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from gymnasium.vector import AutoresetMode
 
-from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
 from disco_torch.data import act, agent_step, init_actor
+from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import FAMILIES, Environment, PureEnvironment
 from disco_torch.envs.registered import ENVIRONMENTS
 from disco_torch.files import replacing
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from disco_torch.training.trained import TrainedAgent
 
 PolicyKind = Literal["sampled", "greedy"]
+
+
+class EpisodesDoNotEnd(ValueError):
+    """Episodes of an evaluation have not ended within the given number of steps."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Evaluation:
 
 
 def evaluate(
-    agent: Agent,
+    agent: ActingAgent,
     params: Params,
     env: Environment,
     episodes: int,
@@ -73,7 +77,7 @@ def evaluate(
         if all(len(own) >= each for own in played):
             break
     else:
-        raise ValueError(
+        raise EpisodesDoNotEnd(
             f"episodes of {env.name} did not end within {max_steps} steps in each environment; raise `max_steps`."
         )
     finished = [episode for own in played for episode in own[:each]]

@@ -14,6 +14,7 @@ class RunFolder(ConfiguredFolder[TrainConfig]):
 
     kind = TrainConfig
     length = "steps"
+    counter = "rollouts"
     run = "training run"
 
     @classmethod

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,8 +17,8 @@ from disco_torch.analysis import plot_curves
 from disco_torch.envs import EnvironmentFailure, EnvSource, Wrapper
 from disco_torch.rules import UpdateRule
 from disco_torch.runs import (
+    Callback,
     Metrics,
-    RunLoop,
     ServiceSink,
     Sink,
     configure_process,
@@ -40,6 +40,7 @@ from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.settings import resumed_fields, with_fields
+from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
 
 SHOWN = {
@@ -49,6 +50,7 @@ SHOWN = {
     "episodes": "episodes",
     "return": "mean return of recent episodes",
     "length": "mean length of recent episodes",
+    "eval_return": "mean return of the last evaluation",
     "total_loss": "loss",
     "entropy": "policy entropy",
     "learning_rate": "learning rate",
@@ -59,11 +61,23 @@ SHOWN = {
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What a run ended with. `stopped` says that it was stopped before its last step."""
+    """What a run ended with.
+
+    Attributes:
+      folder: folder of the run.
+      metrics: its lines of metrics; those of evaluations have `eval_return`, the others `return`.
+      stopped: whether it was stopped before its last step.
+      stopped_because: why, where it was not a signal: the target return, or a callback.
+      warnings: what speaks against the agent having learned.
+      best_return: mean return of the best evaluation, NaN if there was none; its agent is in checkpoints/best.pt.
+    """
 
     folder: Path
     metrics: list[Metrics]
     stopped: bool
+    stopped_because: str = ""
+    warnings: list[str] = field(default_factory=list)
+    best_return: float = math.nan
 
     @property
     def final_return(self) -> float:
@@ -72,7 +86,7 @@ class TrainResult:
 
 
 def final_return(lines: list[Metrics]) -> float:
-    return lines[-1].get("return", math.nan) if lines else math.nan
+    return next((line["return"] for line in reversed(lines) if "return" in line), math.nan)
 
 
 def train(
@@ -84,19 +98,22 @@ def train(
     wrappers: Sequence[Wrapper | str] | None = None,
     resume: Path | str | None = None,
     view: bool = True,
+    callbacks: Sequence[Callback] = (),
     **fields: Any,
 ) -> TrainResult:
     """Trains an agent and writes a folder with everything about it.
 
     Args:
-      config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it.
+      config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it, and
+        its `target_return` replaces that of the run.
       env: environment: a name or an id; a function that returns a Gymnasium environment, or "module:function"; a vector
         environment of Gymnasium; or an `Environment`.
       agent: network: an `AgentConfig`; a torso, any module `f(observations) -> [T, B, F]`; or a whole `Agent`.
       rule: update rule: a name or a file, or an `UpdateRule`.
       wrappers: put around each Gymnasium environment, the first innermost: functions and classes, or "module:Name".
       resume: folder of a run to continue, with its own configuration. What it was given as objects is passed again.
-      view: show the live view, where there is a terminal.
+      view: show how far the run is: live in a terminal, else in a line every ten seconds or less often.
+      callbacks: code of your own that is called during the run and may stop it, see `disco_torch.runs.Callback`.
       fields: other fields of `TrainConfig`, laid over `config`.
     """
     with ExitStack() as stack:
@@ -114,6 +131,7 @@ def train(
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             check_num_envs(settings, fields)
             settings = _resolved(settings)
+        objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
         stack.callback(objects.close, session.env)
@@ -126,15 +144,21 @@ def train(
             with restoring(folder.checkpoints):
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
-        stopped = TrainingLoop(folder, session, asked_to_stop, content).run(view)
-    return TrainResult(folder.path, folder.read_metrics(), stopped)
+        loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
+        stack.callback(loop.evaluation.close)
+        stopped = loop.run(view)
+    best = loop.best["eval_return"] if loop.best is not None else math.nan
+    reason = loop.stop_reason if stopped else ""
+    return TrainResult(folder.path, folder.read_metrics(), stopped, reason, loop.warnings, best)
 
 
 def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
     """The folder of a run to continue, with the settings that may change."""
     if config is None:
         return RunFolder.open(path)
-    moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+    moved: dict[str, Any] = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
+    if config.target_return is not None:
+        moved["target_return"] = config.target_return
     return RunFolder.open(path, extend_to=config.steps).with_settings(**moved)
 
 
@@ -149,12 +173,13 @@ def _resolved(config: TrainConfig) -> TrainConfig:
     return dataclasses.replace(config, rule=rule, hyper_params=default_hyper_params(rule) | config.hyper_params)
 
 
-class TrainingLoop(RunLoop[RunFolder, TrainingSession]):
-    """The loop of a training run."""
+class TrainingLoop(WatchedLoop):
+    """The loop of a training run; `WatchedLoop` has what it looks at."""
 
     counter = "rollouts"
     speeds: ClassVar = {"steps": "steps_per_second", "updates": "updates_per_second"}
     shown = SHOWN
+    in_lines: ClassVar = {"return": "return", "eval_return": "evaluation"}
     resume_command = "disco-torch train --resume"
 
     def title(self) -> str:
@@ -184,4 +209,4 @@ class TrainingLoop(RunLoop[RunFolder, TrainingSession]):
             curve = ([line["steps"] for line in points], [line["return"] for line in points])
             plot_curves({config.rule: [curve]}, self.folder.curve, title=config.env)
         last = final_return(lines)
-        return {"final_return": None if math.isnan(last) else last}
+        return {"final_return": None if math.isnan(last) else last, **self.findings()}

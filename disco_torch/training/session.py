@@ -12,11 +12,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disco_torch.data import ActorState, Collector, Episodes, Replay, init_actor, memory_resets
+from disco_torch.data import (
+    ActorState,
+    Collector,
+    Episodes,
+    InputSnapshot,
+    InputStats,
+    Replay,
+    init_actor,
+    make_normalizer,
+    memory_resets,
+)
 from disco_torch.envs import Environment
 from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
+from disco_torch.runs.checkpoint import (
+    FIX,
+    CheckpointMismatch,
+    check_leaves,
+    check_names,
+    check_range,
+    restore_generator,
+    typed,
+    unpack_counters,
+)
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
@@ -25,6 +45,10 @@ from disco_torch.training.value_function import ValueFunction, ValueFunctionConf
 from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
 
 RECENT_EPISODES = 100
+STATE_NAMES = (
+    *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
+    *("actor", "replay"),
+)
 ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
 """Logs that a recorded update always returns; the others only when metrics are due."""
 
@@ -34,6 +58,12 @@ def resolve_rule(name: str) -> str:
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
     return "grove25"
+
+
+def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
+    """The discount factor of a rule's returns; 0.99 for one that does not say."""
+    of_rule = getattr(getattr(rule, "config", None), "value_discount", None)
+    return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)
 
 
 @tree_dataclass
@@ -57,7 +87,7 @@ class TrainingSession:
 
     def __init__(self, config: TrainConfig, objects: RunObjects | None = None) -> None:
         self.config = config
-        objects = objects or RunObjects()
+        self.objects = objects = objects or RunObjects()
         self.device = resolve_device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
         self.rule: UpdateRule = objects.make_rule(config).to(self.device)
@@ -72,19 +102,37 @@ class TrainingSession:
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params)
         self.value_function = self._value_function(example)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
-        self.replay = Replay(config.replay_capacity, config.rollout_length, example, num_actions, self.device, memory)
+        self.replay = Replay(
+            config.replay_capacity,
+            config.rollout_length,
+            example,
+            num_actions,
+            self.device,
+            memory,
+            first_steps=config.first_steps,
+        )
+        self.normalizer = make_normalizer(config.inputs, self.env, discount_of(self.rule, hyper_params))
+        self.input_stats: InputStats | None = None
+        """What is known of the scale of the inputs, from all rows so far; None where nothing is normalised."""
+        if self.normalizer is not None:
+            self.input_stats = self.normalizer.init(example, config.num_envs)
+            self._count = Recorded(self.normalizer.update, self.speed, "the statistics of inputs", carry=True)
+        self.snapshot = self._snapshot()
         self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.learner_state: LearnerState = self.learner.init(self.generator)
         self.value_state: ValueFunctionState | None = None
         if self.value_function is not None:
             self.value_state = self.value_function.init(self.generator)
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
-        self._collect = Collector(self.agent, self.env, self.speed)
+        executed = config.first_steps or config.inputs.rewards == "normalized"
+        self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
         self._learn = Recorded(self.learn, self.speed, "the update", carry=True)
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
         """Returns and lengths of the last episodes."""
+        self.first_returns: list[float] = []
+        """Returns of the first episodes, as many as are kept of the last."""
         self.interval: list[tuple[float, float]] = []
         """Returns and lengths of the episodes since the last line of metrics, whatever checkpoints lie between."""
         self.unread: list[Episodes] = []
@@ -98,11 +146,20 @@ class TrainingSession:
         value_function.net.to(self.device)
         return value_function
 
+    def _snapshot(self) -> InputSnapshot | None:
+        """The statistics of inputs as they are now, frozen for the updates that follow and the rollout after them."""
+        if self.normalizer is None or self.input_stats is None:
+            return None
+        return self.normalizer.snapshot(self.input_stats)
+
     def advance(self) -> None:
         """One rollout and its updates."""
         config, counters = self.config, self.counters
-        params = self.learner_state.params
-        rollout, self.actor, episodes = self._collect(params, self.actor, config.rollout_length, self.generator)
+        params, rows = self.learner_state.params, config.rollout_length
+        rollout, self.actor, episodes = self._collect(params, self.actor, rows, self.generator, self.snapshot)
+        if self.normalizer is not None and self.normalizer.has_statistics:
+            self.input_stats = self._count(self.input_stats, rollout)
+            self.snapshot = self._snapshot()
         self.replay.add(rollout)
         self.unread.append(episodes)
         counters.rollouts += 1
@@ -124,12 +181,20 @@ class TrainingSession:
         like = next(iter(self.learner_state.params.values()))
         # A tensor: a recording takes any other number to be a constant.
         rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
-        after, self.logs = self._learn(Learning(self.learner_state, self.value_state), batch, rate, all_logs)
+        learning = Learning(self.learner_state, self.value_state)
+        after, self.logs = self._learn(learning, batch, rate, all_logs, self.snapshot)
         self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
 
-    def learn(self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool) -> tuple[Learning, Logs]:
-        """One update: a pure function, which can be recorded. A recording does not compute what it does not return."""
+    def learn(
+        self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool, snapshot: InputSnapshot | None = None
+    ) -> tuple[Learning, Logs]:
+        """One update: a pure function, which can be recorded. A recording does not compute what it does not return.
+
+        The batch is normalised once: the same numbers reach the agent, its target network and the value function.
+        """
+        if self.normalizer is not None and snapshot is not None:
+            batch = self.normalizer.normalize_rollout(snapshot, batch)
         value_state, value_out = state.value, None
         if self.value_function is not None and value_state is not None:
             resets = memory_resets(batch)
@@ -157,6 +222,7 @@ class TrainingSession:
         finished: list[tuple[float, float]] = [(row[0], row[1]) for row in numbers.tolist()]
         self.unread = []
         self.recent.extend(finished)
+        self.first_returns += [numbers[0] for numbers in finished[: RECENT_EPISODES - len(self.first_returns)]]
         self.interval.extend(finished)
         self.counters.episodes += len(finished)
 
@@ -194,34 +260,65 @@ class TrainingSession:
             "counters": dataclasses.asdict(self.counters),
             "recent": [list(numbers) for numbers in self.recent],
             "interval": [list(numbers) for numbers in self.interval],
+            "first_returns": list(self.first_returns),
             "generator": self.generator.get_state(),
             "device": self.device.type,
-            "outputs": {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)},
+            "outputs": self._outputs(),
         }
-        if self.env.saves_state:
-            state["actor"] = pack(self.actor)
-        if self.config.checkpoint_replay:
-            state["replay"] = self.replay.state_dict()
+        state["inputs"] = None if self.input_stats is None else pack(self.input_stats)
+        state["actor"] = pack(self.actor) if self.env.saves_state else None
+        state["replay"] = self.replay.state_dict() if self.config.checkpoint_replay else None
         return state
+
+    def _outputs(self) -> dict[str, dict[str, int]]:
+        return {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes."""
+        check_names(state, STATE_NAMES)
+        check_leaves(pack(state["outputs"]), pack(self._outputs()), "outputs")
+        if state["outputs"] != self._outputs():
+            raise CheckpointMismatch(f"the checkpoint's `outputs` must be {self._outputs()}, got {state['outputs']}; {FIX}.")
         learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
         self.learner_state, self.value_state = learning.learner, learning.value
-        self.counters = Counters(**unpack(state["counters"], dataclasses.asdict(self.counters), "counters"))
-        recent, self.interval = ([(float(a), float(b)) for a, b in state[name]] for name in ("recent", "interval"))
+        self.counters = unpack_counters(state, self.counters)
+        steps = self.counters.rollouts * self.config.steps_per_rollout
+        check_range("counters/steps", [self.counters.steps], steps, steps)
+        recent, self.interval = (_episodes(state, name) for name in ("recent", "interval"))
         self.recent = deque(recent, maxlen=RECENT_EPISODES)
-        if "replay" in state:
+        self.first_returns = _numbers(state, "first_returns")
+        if state["replay"] is not None:
             self.replay.load_state_dict(state["replay"])
-        if state["device"] == self.device.type:
-            self.generator.set_state(state["generator"])
+        if (was := torch.device(typed(state, "device", str)).type) == self.device.type:
+            restore_generator(self.generator, state["generator"])
         else:  # states of generators do not carry over between kinds of devices
-            was, now = state["device"], self.device.type
+            now = self.device.type
             warnings.warn(
                 f"the checkpoint is of a run on {was}; the run continues on {now} with other random numbers.", stacklevel=2
             )
             self.generator.manual_seed(self.config.seed + self.counters.rollouts)
-        if "actor" in state:
+        if self.normalizer is not None and self.input_stats is not None:
+            self.input_stats = unpack(state["inputs"], self.input_stats, "inputs")
+        if self.env.saves_state:
             self.actor = unpack(state["actor"], self.actor, "actor")
         else:
             self.actor = init_actor(self.agent, self.env, self.generator)
+            if self.normalizer is not None and self.input_stats is not None:
+                self.input_stats = self.normalizer.restart(self.input_stats)
+        self.snapshot = self._snapshot()
+
+
+def _episodes(state: dict[str, Any], name: str) -> list[tuple[float, float]]:
+    """Returns and lengths of episodes, as a checkpoint has them."""
+    pairs = typed(state, name, list)
+    if any(type(pair) is not list or len(pair) != 2 or any(type(x) is not float for x in pair) for pair in pairs):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be pairs of a return and a length; {FIX}.")
+    return [(a, b) for a, b in pairs]
+
+
+def _numbers(state: dict[str, Any], name: str) -> list[float]:
+    """A list of numbers, as a checkpoint has it."""
+    numbers = typed(state, name, list)
+    if any(type(x) is not float for x in numbers):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be numbers; {FIX}.")
+    return numbers

@@ -1,4 +1,7 @@
-"""A value function beside the agent: it supplies advantages to the meta-loss and to the policy-gradient rule."""
+"""A value function beside the agent, for the meta-loss of a discovery and for the policy-gradient rule.
+
+The values that a discovered rule learns from are its own: see `rules.disco.DiscoUpdateRule.estimate`.
+"""
 
 from __future__ import annotations
 
@@ -29,24 +32,29 @@ from disco_torch.values import MovingAverage, ValueEncoding, estimate_values, im
 
 @dataclass(frozen=True)
 class ValueFunctionConfig:
-    """The network and its learning; the defaults are the reference's for discovery.
-
-    Attributes:
-      dense: layers of the network.
-      aligned: False reads rows as the reference does when it discovers: reward and discount of row t, which arrived WITH
-        the observation, go to step t. True reads those of row t+1, which the step earned: for learning a policy.
-    """
+    """The network and its learning; the defaults are the reference's for discovery."""
 
     dense: Sequence[int] = (256, 256)
+    """Sizes of the network's layers."""
     learning_rate: float = 1e-3
+    """Learning rate of Adam."""
     max_abs_update: float = 1.0
+    """Bound on the size of each entry of Adam's update."""
     discount_factor: float = 0.99
+    """Discount factor of the returns."""
     td_lambda: float = 0.96
+    """Trace parameter of V-trace."""
     outer_value_cost: float = 1.0
+    """Weight of the value loss."""
     ema_decay: float = 0.99
+    """Decay rate of the moving averages that advantages are normalised with."""
     ema_eps: float = 1e-6
+    """Small constant added to the denominator of normalised advantages."""
     head_w_init_std: float | None = 1e-2
+    """Initial standard deviation of the head's weights."""
     aligned: bool = False
+    """Use the reward and discount that a step earned, those of row t+1; needed to learn a policy. Without it, step t gets
+    those of row t, which arrived with its observation, as in the reference's discovery."""
 
     def __post_init__(self) -> None:
         check_between("discount_factor", self.discount_factor, 0.0, 1.0)

@@ -23,7 +23,7 @@ class ValueEncoding:
     """Scalar or categorical values, with or without the signed hyperbolic transform.
 
     Attributes:
-      num_bins: 1 for a scalar output; else a distribution over so many bins in [-max_abs_value, max_abs_value].
+      num_bins: 1 for a scalar output; else a distribution over this many bins in [-max_abs_value, max_abs_value].
       max_abs_value: the range of the bins, after the transform if there is one.
       nonlinear: whether the network's values live in the transformed space.
     """
@@ -69,7 +69,7 @@ class ValueEncoding:
         if self.num_bins == 1:
             return 0.5 * torch.square(net_out.squeeze(-1) - target)
         lower, upper, share = two_hot_bins(target, self.num_bins, self.max_abs_value)
-        # Of all bins only two count: gather them and leave the rest.
+        # Only two bins have a weight: gather these.
         log_probs = torch.log_softmax(net_out, dim=-1)
         at_bins = torch.gather(log_probs, -1, torch.stack([lower, upper], dim=-1))  # [..., 2]
         return -(share * at_bins[..., 0] + (1.0 - share) * at_bins[..., 1])

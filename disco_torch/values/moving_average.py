@@ -26,7 +26,7 @@ class MovingAverage:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.decay < 1.0:
-            raise ValueError(f"`decay` must lie in [0, 1), got {self.decay}; at 1 nothing would ever be taken in.")
+            raise ValueError(f"`decay` must lie in [0, 1), got {self.decay}; at 1 the average would never change.")
 
     def init_state(self, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> EmaState:
         zero = torch.zeros((), device=device, dtype=dtype)
@@ -48,7 +48,7 @@ class MovingAverage:
     def normalize(self, x: Tensor, state: EmaState, subtract_mean: bool = True) -> Tensor:
         """(x - mean) / (sqrt(var + 1e-12) + eps), [...] -> [...].
 
-        Two epsilons keep the gradient finite where the variance is 0. `state` must have taken in a batch.
+        Two epsilons keep the gradient finite where the variance is 0. `state` must have seen a batch.
         """
         debias = 1.0 / (1.0 - state.decay_product)
         mean = state.moment1 * debias

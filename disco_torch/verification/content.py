@@ -1,4 +1,4 @@
-"""What a reference file must hold: every array by name, so that one that is missing or unexpected is told.
+"""What a reference file must hold: every array by name, so that a missing or unexpected one is reported.
 
 docs/verification.md describes the format. `scripts/validate_against_jax.py` writes it.
 """

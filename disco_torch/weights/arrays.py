@@ -1,4 +1,4 @@
-"""Do the arrays of a file fit a module? All are looked at before any is used."""
+"""Checks that the arrays of a file fit a module, all of them before any is used."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def floating_tensor(name: str, array: np.ndarray | Tensor) -> Tensor:
 
 
 def check_names(names: set[str], wanted: set[str]) -> None:
-    """Raises at the first name that is missing or one too many."""
+    """Raises at the first name that is missing or unexpected."""
     missing, unexpected = sorted(wanted - names), sorted(names - wanted)
     if not missing and not unexpected:
         return

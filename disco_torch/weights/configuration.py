@@ -1,6 +1,6 @@
 """Configurations as plain data, so that a file can carry them.
 
-Any dataclass of numbers, texts, sequences and other dataclasses goes to JSON and back. Sequences come back as tuples.
+Any dataclass of numbers, texts, sequences and other dataclasses can be converted to JSON and back. Sequences become tuples.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ def config_to_plain(config: object, where: str = "config") -> Any:
 MAX_DEPTH, MAX_ENTRIES, MAX_VALUES, MAX_INTEGER = 32, 256, 10_000, 2**63 - 1
 
 
-def check_plain(plain: object, where: str = "config") -> None:
+def check_plain(plain: object, where: str = "config", max_entries: int = MAX_ENTRIES, max_values: int = MAX_VALUES) -> None:
     """Raises where plain data from a file is larger than any configuration: nothing is made of it before.
 
-    Limits: `MAX_DEPTH` levels, `MAX_ENTRIES` entries of a list, `MAX_VALUES` values in all, integers of 64 bits. Numbers
+    Limits: `MAX_DEPTH` levels, `max_entries` entries of a list, `max_values` values in all, integers of 64 bits. Numbers
     must be finite; JSON knows NaN and Infinity, no setting does.
     """
     waiting, count = [(plain, where, 0)], 0
     while waiting:
         value, path, depth = waiting.pop()
         count += 1
-        if depth > MAX_DEPTH or count > MAX_VALUES:
-            raise ValueError(f"`{where}` must have at most {MAX_DEPTH} levels and {MAX_VALUES} values, got more.")
-        if isinstance(value, Mapping | list) and len(value) > MAX_ENTRIES:
-            raise ValueError(f"`{path}` must have at most {MAX_ENTRIES} entries, got {len(value)}.")
+        if depth > MAX_DEPTH or count > max_values:
+            raise ValueError(f"`{where}` must have at most {MAX_DEPTH} levels and {max_values} values, got more.")
+        if isinstance(value, Mapping | list) and len(value) > max_entries:
+            raise ValueError(f"`{path}` must have at most {max_entries} entries, got {len(value)}.")
         if isinstance(value, Mapping):
             waiting += [(part, f"{path}.{name}", depth + 1) for name, part in value.items()]
         elif isinstance(value, list):
@@ -72,7 +72,8 @@ def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     """The configuration of a class that `config_to_plain` gave this for; the inverse up to lists, which become tuples.
 
     Every field must be there: one that took a default in silence would make another rule of the same weights. Fields that
-    are marked as `later` came with a default that means what was done before; files from before do not have them.
+    are marked as `later` came with a default that means what was done before, or name that as `before`; files from before
+    do not have them.
     """
     if not isinstance(plain, Mapping):
         raise ValueError(f"`{where}` must be the fields of a {kind.__name__}, got {type(plain).__name__}.")
@@ -82,7 +83,9 @@ def config_from_plain(kind: type[C], plain: object, where: str = "config") -> C:
     for name in sorted(set(names) ^ set(plain)):
         problem = "is missing" if name in names else "is not known"
         raise ValueError(f"`{where}.{name}` {problem}; was the file written by another version of disco-torch?")
-    return kind(**{name: _field_from_plain(hints[name], plain[name], f"{where}.{name}") for name in names})
+    before = {field.name: field.metadata["before"] for field in fields if "before" in field.metadata}
+    given = {name: _field_from_plain(hints[name], plain[name], f"{where}.{name}") for name in names}
+    return kind(**(before | given))
 
 
 def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
@@ -106,7 +109,7 @@ def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
     if origin in (typing.Union, types.UnionType):
         if plain is None and types.NoneType in parts:
             return None
-        # Of several kinds the one that fits; the rest are None, or functions, which no file holds.
+        # Of several types the one that fits; the others are None, or functions, which no file holds.
         kind = next((part for part in parts if type(plain) is part), parts[0])
         if dataclasses.is_dataclass(kind):
             return config_from_plain(typing.cast(type, kind), plain, where)

@@ -1,4 +1,4 @@
-"""Where the released weights of Disco103 are, and how they come here."""
+"""Finds or downloads the released weights of Disco103."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ DISCO103_URL = (
 )
 DISCO103_HUB_REPO = "asystemoffields/disco-103"
 TIMEOUT_SECONDS = 30.0
-"""That the server may be silent for."""
+"""Longest silence of the server, in seconds."""
 DEADLINE_SECONDS = 300.0
-"""That the whole download may take: 2.8 MB at 9 kB a second."""
+"""Longest duration of the whole download, in seconds: 2.8 MB at 9 kB a second."""
 CHUNK_BYTES = 2**16
 
 
@@ -153,7 +153,7 @@ def _from_web() -> bytes:
         while len(content) <= DISCO103_BYTES and (chunk := response.read1(CHUNK_BYTES)):
             content += chunk
             if time.monotonic() > end:
-                raise TimeoutError("too slow")  # nobody waits any more
+                raise TimeoutError("too slow")  # the caller has given up
     return bytes(content)
 
 

@@ -1,7 +1,7 @@
 """Weight files on disk: `.npz` and `.safetensors`, read without trust and written all or nothing.
 
 Nothing in a file is ever unpickled, and a file that cannot be read is refused by name. Reading allocates no more than is
-allowed: the arrays of a `.safetensors` are as long as the file, those of an `.npz` are looked at before they are unpacked.
+allowed: the arrays of a `.safetensors` are as long as the file, those of an `.npz` are checked before they are unpacked.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _read_npz(path: Path, max_bytes: int) -> Arrays:
                     _check_npy_header(stream, member.file_size)
                 with archive.open(member) as stream:
                     arrays[name] = np.lib.format.read_array(stream, allow_pickle=False)
-    # A damaged archive fails in the zip, the inflater or the parser of a header, each with exceptions of its own.
+    # A damaged archive fails in the zip, the inflater or the parser of a header, each with its own exceptions.
     except Exception as error:
         reason = f"cannot be read ({reason_of(error)})"
         if name is None:

@@ -26,15 +26,15 @@ class RuleEntry:
     """A rule that has a name.
 
     Attributes:
-      name: what `load_rule` knows it by.
-      kind: "discovered", "by hand", or "registered" by `register_rule`.
+      name: the name that `load_rule` accepts.
+      kind: "discovered" or "hand-written", or "registered" by `register_rule`.
       description: one line.
       source: where it comes from.
-      num_parameters: how many numbers its weights are; None where that is not known before it is made.
-      load: makes the rule, weights and all.
-      locate: its weights' file, or None as long as it is not on this machine; no function for a rule without weights.
-      config: what it is besides its weights, unless its file says so.
-      hyper_params: those that it trains well with, where they are not the defaults of its class.
+      num_parameters: number of its parameters; None where that is not known before it is made.
+      load: makes the rule with its weights.
+      locate: returns the file of its weights, or None while it is not on this machine; None for a rule without weights.
+      config: its configuration, unless its file holds it.
+      hyper_params: recommended hyper-parameters that differ from the defaults of its class.
     """
 
     name: str
@@ -64,11 +64,11 @@ REGISTRY: dict[str, RuleEntry] = {
         shipped(
             "grove25",
             "Ships with disco-torch, the default: discovered on 5 families of small environments by the paper's loop.",
-            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which goes on with grove5",
+            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which is fine-tuned from grove5",
         ),
         shipped(
             "grove5",
-            "Ships with disco-torch: what grove25 began with, discovered on the same families with shorter windows.",
+            "Ships with disco-torch: the checkpoint that grove25 was fine-tuned from, found on the same families.",
             "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
         ),
         RuleEntry(
@@ -83,7 +83,7 @@ REGISTRY: dict[str, RuleEntry] = {
         ),
         RuleEntry(
             name="actor-critic",
-            kind="by hand",
+            kind="hand-written",
             description="Policy gradient with V-trace advantages, a value loss and an entropy bonus.",
             source="Espeholt et al., IMPALA (2018)",
             num_parameters=0,
@@ -93,7 +93,7 @@ REGISTRY: dict[str, RuleEntry] = {
         ),
         RuleEntry(
             name="policy-gradient",
-            kind="by hand",
+            kind="hand-written",
             description="Policy gradient with the advantages of a value function outside of the rule.",
             source="Williams, REINFORCE (1992)",
             num_parameters=0,
@@ -173,7 +173,7 @@ def load_rule(
         check_name_or_file(name_or_path)
         return load_rule_file(name_or_path, config=config, device=device, dtype=dtype)
     if config is not None:
-        raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, which stands for all that rule is.")
+        raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, whose configuration is fixed.")
     return entry.load().to(device=device, dtype=dtype)
 
 

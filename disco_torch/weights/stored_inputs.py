@@ -208,7 +208,7 @@ def stored_form(config: RuleInput, where: str) -> dict[str, Any]:
     known = INPUTS.get(config.name)
     if known is None or known.read is not config.read:
         raise ValueError(
-            f"`{where}` is an input with a function of its own ({config.name}), which a file cannot hold; write it with "
+            f"`{where}` is an input with a custom function ({config.name}), which a file cannot hold; write it with "
             "TransformConfig(source, transforms), whose names a file can hold."
         )
     source, *names = STORED_NAMES[config.name].split(" ")

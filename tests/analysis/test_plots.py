@@ -9,7 +9,7 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from disco_torch.analysis import Panel, plot_curves, plot_panels
+from disco_torch.analysis import Panel, plot_curve_panels, plot_curves, plot_panels
 from disco_torch.analysis.plots import Curve, on_common_steps
 
 
@@ -53,8 +53,26 @@ def test_groups_of_several_seeds_and_lengths(tmp_path: Path, figures: list[Figur
 
 
 def test_nothing_to_draw_is_an_empty_picture(tmp_path: Path, figures: list[Figure]) -> None:
-    plot_curves({"too short": [([1.0], [2.0])], "empty": [([], [])]}, tmp_path / "curves.png")
+    plot_curves({"empty": [([], [])]}, tmp_path / "curves.png")
     assert is_picture(tmp_path / "curves.png") and figures[0].axes[0].get_lines() == []
+
+
+def test_a_run_of_one_point_is_a_marker(tmp_path: Path, figures: list[Figure]) -> None:
+    groups = {"short": [([1.0], [2.0])], "mixed": [line(10, 1.0), ([4.0], [3.0])]}
+    plot_curves(groups, tmp_path / "curves.png")
+    (axes,) = figures[0].axes
+    short, mixed, point = axes.get_lines()
+    assert (short.get_marker(), short.get_linestyle()) == ("o", "None")
+    assert (short.get_xdata().tolist(), short.get_ydata().tolist()) == ([1.0], [2.0])
+    assert point.get_xdata().tolist() == [4.0] and point.get_color() == mixed.get_color() != short.get_color()
+    assert axes.get_legend_handles_labels()[1] == ["short", "mixed (2)"]
+
+
+def test_a_panel_for_each_title(tmp_path: Path, figures: list[Figure]) -> None:
+    panels = {name: {"rule": [line(10, slope)]} for slope, name in enumerate(["a", "b", "c", "d"], start=1)}
+    plot_curve_panels(panels, tmp_path / "curves.png")
+    assert [axes.get_title() for axes in figures[0].axes] == ["a", "b", "c", "d"]
+    assert [axes.get_lines()[0].get_ydata()[-1] for axes in figures[0].axes] == [10, 20, 30, 40]
 
 
 def test_no_figure_stays_open(tmp_path: Path) -> None:

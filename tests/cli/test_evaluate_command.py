@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,19 @@ def test_both_policies_and_a_picture(run: Path, tmp_path: Path, capsys: pytest.C
         assert image.format == "GIF" and getattr(image, "n_frames", 1) == 5
     assert main(args) == 0
     assert rows(capsys.readouterr().out) == table  # the seed is fixed
+
+
+@pytest.mark.parametrize("policy", ["sampled", "greedy"])
+def test_one_policy_which_is_recorded_too(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    kinds: list[str] = []
+    module = sys.modules["disco_torch.cli.evaluate"]
+    write = module.record
+    monkeypatch.setattr(module, "record", lambda *args, **more: kinds.append(more["policy"]) or write(*args, **more))
+    args = ["evaluate", str(run), "--episodes", "4", "--device", "cpu", "--policy", policy]
+    assert main([*args, "--record", str(tmp_path / "x.gif")]) == 0
+    assert kinds == [policy] and {"sampled", "greedy"} & rows(capsys.readouterr().out).keys() == {policy}
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from disco_torch import PRESETS
+from disco_torch import PRESETS, __version__
 from disco_torch.cli import main
 
 
@@ -26,7 +26,19 @@ def test_help_names_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_of_train_names_options_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     text = shown(capsys, "train")
-    options = ("--env ", "--rule ", "--seed ", "--steps ", "--resume ", "--agent.dense ", "--optimizer.learning-rate ")
+    options = (
+        "--preset NAME ",
+        "--seeds ",
+        "--jobs ",
+        "--eval-every ",
+        "--env ",
+        "--rule ",
+        "--seed ",
+        "--steps ",
+        "--resume ",
+        "--agent.dense ",
+        "--optimizer.learning-rate ",
+    )
     assert all(option in text for option in options)
     assert all(name in text for name in PRESETS)
     assert "Environment steps to take, over all parallel environments." in text
@@ -41,6 +53,17 @@ def test_help_of_train_shows_the_settings_of_a_preset(capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(("command", "option"), [("evaluate", "--episodes"), ("plot", "--out"), ("verify", "--weights")])
 def test_help_of_the_others(capsys: pytest.CaptureFixture[str], command: str, option: str) -> None:
     assert option in shown(capsys, command)
+
+
+def test_help_of_discover_names_the_presets_among_the_options(capsys: pytest.CaptureFixture[str]) -> None:
+    text = shown(capsys, "discover")
+    assert "--preset NAME Named settings to start from" in text and "notebook-lives" in text
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"disco-torch {__version__}\n"
+    assert "--version" in shown(capsys)
 
 
 @pytest.mark.parametrize("args", [["tain"], ["train", "--no-such-option", "3"], ["train", "--steps", "many"], []])

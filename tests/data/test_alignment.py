@@ -200,7 +200,7 @@ BAD_ROLLOUTS: dict[str, tuple[Callable[[Rollout], dict[str, Any]], str]] = {
     ),
     "NaN observation": (
         lambda r: {"observations": put(r.observations, 2, 1, 5)},
-        r"`observations\[0\]` must be finite, got nan at \[2, 1, 5\] \(1 of 210 values\); look at the environment",
+        r"`observations\[0\]` must be finite, got nan at \[2, 1, 5\] \(1 of 210 values\); check the environment",
     ),
     "NaN reward": (lambda r: {"rewards": put(r.rewards, 4, 0)}, r"`rewards` must be finite, got nan at \[4, 0\] \(1 of 21"),
     "NaN discount": (lambda r: {"discounts": put(r.discounts, 1, 1)}, r"`discounts` must be finite, got nan at \[1, 1\]"),

@@ -201,7 +201,7 @@ def test_a_state_of_another_replay_is_refused() -> None:
     with pytest.raises(ValueError, match=names):
         ring(5, example={"image": torch.zeros(2)}).load_state_dict(replay.state_dict())
     old = {"stored": [], "next": 0, "size": 0, "cuts": False}
-    with pytest.raises(ValueError, match=r"`state` must be the `state_dict` of a replay of this version, got one without"):
+    with pytest.raises(ValueError, match=r"`has_truncations` of `state`, a replay's `state_dict`, must be bool, got none"):
         ring(5).load_state_dict(old)
     assert len(replay) == 4
 

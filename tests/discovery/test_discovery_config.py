@@ -82,9 +82,9 @@ def test_groups_that_are_refused(settings: dict[str, Any], message: str) -> None
 def test_what_follows_from_it() -> None:
     config = tiny_config(groups=(GroupConfig((CATCH, CHAIN)), GroupConfig((CHAIN,))))
     assert config.num_agents == 4 and config.groups[0].num_agents == 3
-    assert (config.num_copies, config.updates_per_meta_update, config.num_fresh) == (3, 2, 3)
+    assert (config.num_parallel_envs, config.updates_per_meta_update, config.num_fresh) == (3, 2, 3)
     replay = tiny_config(valid_envs=8, stride=1, batch_size=10, replay_capacity=20, replayed_share=0.8, **FRESH)
-    assert (replay.num_copies, replay.updates_per_meta_update, replay.num_fresh) == (8, 1, 2)
+    assert (replay.num_parallel_envs, replay.updates_per_meta_update, replay.num_fresh) == (8, 1, 2)
     assert tiny_config(stride=2).updates_per_meta_update == 2  # a stride of a whole window is no overlap
 
 

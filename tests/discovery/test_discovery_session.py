@@ -17,6 +17,7 @@ from disco_torch.discovery import DiscoverySession, World, schedule
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
 from disco_torch.discovery.group_state import GroupGradient
 from disco_torch.optim import adam_init, adam_update, apply_updates, flat
+from disco_torch.runs import first_not_finite
 from disco_torch.types import Params
 
 OTHER_AGENT = dataclasses.replace(TINY_AGENT, dense=(6,))
@@ -132,7 +133,7 @@ def test_an_agent_that_is_not_finite_is_left_out_and_replaced(adam_per_agent: bo
         each.read_metrics()
     params, before = session.rule_params, session.opt_states[0]
     poison(session.groups[0], 1, part)
-    with pytest.warns(UserWarning, match=r"meta-gradient of agent 1 of group 0 \(catch\) is not finite; it is left out, a"):
+    with pytest.warns(UserWarning, match=r"the state of agent 1 of group 0 \(catch\) is not finite; it is left out, a"):
         session.advance()
     undisturbed.advance()
     finite = [agent_grads(noted, 1)[agent] for agent in (0, 2)]
@@ -159,6 +160,28 @@ def rows(state: Any, agent: int) -> dict[str, Any]:
     """One agent's part of the optimisers."""
     parts = {name: {key: x[agent] for key, x in getattr(state, name).items()} for name in ("mu", "nu")}
     return parts | {"count": state.count[agent]}
+
+
+@pytest.mark.parametrize("share_values", [False, True])
+@pytest.mark.parametrize("part", ["agent", "value"])
+def test_an_agent_whose_moments_overflow_is_replaced(part: str, share_values: bool) -> None:
+    """Its gradients are finite, yet some of its weights would never move again."""
+    habitats = (HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=2), HabitatConfig("chain", agents=2))
+    groups = (GroupConfig(habitats, TINY_AGENT, (1e-2,)),)
+    session = make_session(groups=groups, share_values=share_values, **QUICK)
+    session.advance()
+    group = session.groups[0]
+    state = group.state.learners.opt_state.nu if part == "agent" else group.state.values.opt_state.nu
+    shared = part == "value" and share_values
+    next(iter(state.values()))[0 if shared else 1].view(-1)[0] = float("inf")
+    failed = [0, 1] if shared else [1]  # of the habitat, or the one
+    with pytest.warns(UserWarning, match=r"or the state of agent \d of group 0 \(catch\) is not finite; it is left out"):
+        session.advance()
+    assert session.lost == [f"agent {agent} of group 0 (catch) at meta-update 1" for agent in failed]
+    assert group.lives == [1 if agent in failed else 0 for agent in range(4)]
+    assert first_not_finite({"agents": group.state.learners, "values": group.state.values}) is None
+    session.advance()
+    assert len(session.lost) == len(failed)
 
 
 @pytest.mark.parametrize("adam_per_agent", [False, True])
@@ -188,7 +211,7 @@ def test_metrics_are_sums_over_all_episodes_and_steps(changes: dict[str, Any]) -
         session.advance()
     metrics = session.read_metrics()
     acting = session.groups[0].state.acting
-    copies = session.config.num_copies
+    copies = session.config.num_parallel_envs
     # What a row holds arrived with it; the step after the last row is still on its way.
     pending = [torch.cat([getattr(step, name) for step in acting.steps]).double() for name in ("rewards", "discounts")]
     rewards, discounts = (

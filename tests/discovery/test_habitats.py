@@ -131,7 +131,7 @@ def test_a_process_without_agents_of_an_environment_pads_alike() -> None:
 
 
 def test_levels_are_not_the_settings_to_choose() -> None:
-    message = r"`env_args` of a habitat must not name a `level_seed`, got 3 for 'grid'; every life draws a level of its own"
+    message = r"`env_args` of a habitat must not name a `level_seed`, got 3 for 'grid'; every life draws its own level"
     with pytest.raises(ValueError, match=message):
         habitats_of(CATCH, HabitatConfig("grid", {"size": 5, "level_seed": 3}))
 

@@ -11,7 +11,7 @@ import torch
 from counting import BOTH, NUM_ACTIONS, SCRIPTS, TERMINATED, TRUNCATED, CountingEnv, CountingPool, reward_of
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
-from disco_torch.data import loss_mask, rule_inputs
+from disco_torch.data import executed_rows, loss_mask, rule_inputs
 from disco_torch.envs import EnvironmentFailure, GymnasiumEnvironment, make_gymnasium
 from disco_torch.envs.base import EnvStep
 from disco_torch.envs.final_observations import CopyFinalObservation
@@ -427,3 +427,24 @@ def test_last_observations_in_the_memory_of_the_first_are_refused():
     env = GymnasiumEnvironment(SharedFinals(AutoresetMode.SAME_STEP))
     with pytest.raises(EnvironmentFailure, match=r"step 1 in environment 1: info\['final_obs'\] must not share the memory"):
         run(env, 3)
+
+
+@pytest.mark.parametrize("mode", ["same_step", "disabled", "next_step", "envpool"])
+def test_with_executed_rows_first_steps_are_learned_from(mode):
+    """All transitions of the script; but where the next episode has begun with a cut row, not the one that it hides."""
+    rows, actions = run(make(mode), steps=60)
+    rollout = record(rows, actions)
+    rollout.executed = torch.stack([executed_rows(row) for row in rows])
+    for copy in range(B):
+        expected = []
+        for episode in range(12):
+            length, way = SCRIPTS[copy][episode % len(SCRIPTS[copy])]
+            cut_before = episode > 0 and SCRIPTS[copy][(episode - 1) % len(SCRIPTS[copy])][1] == TRUNCATED
+            hidden = cut_before and mode in ("same_step", "disabled")
+            for step in range(1 if hidden else 0, length):
+                last = step == length - 1
+                action = (3 * episode + step) % NUM_ACTIONS
+                terminal, cut = last and way in (TERMINATED, BOTH), last and way == TRUNCATED
+                following = None if terminal else (copy, episode, step + 1)
+                expected.append(((copy, episode, step), action, reward_of(episode, step, action), following, terminal, cut))
+        assert [x for x in learned_transitions(rollout, copy) if x[0][1] < 12] == expected

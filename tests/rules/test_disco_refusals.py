@@ -82,7 +82,7 @@ BAD_INPUTS: dict[str, tuple[Callable[[UpdateRuleInputs], dict[str, Any]], str]] 
     ),
     "NaN outputs": (
         lambda i: {"agent_out": i.agent_out | {"z": nan_at(i.agent_out["z"], 1, 2, 3, 4)}},
-        r"`agent_out\['z'\]` must be finite, got nan at \[1, 2, 3, 4\] .*; look at the environment or the network",
+        r"`agent_out\['z'\]` must be finite, got nan at \[1, 2, 3, 4\] .*; check the environment or the network",
     ),
 }
 

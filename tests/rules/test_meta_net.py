@@ -289,7 +289,7 @@ def test_an_action_block_is_a_linear_map_of_own_and_mean() -> None:
     x, s = torch.randn(2, 2, 5, 3).double(), torch.randn(2, 2, 2).double()
     own = torch.cat([s.unsqueeze(2).expand(-1, -1, 5, -1), x], -1)
     want = torch.relu(block.linear(torch.cat([own, own.mean(2, keepdim=True).expand_as(own)], -1)))
-    torch.testing.assert_close(block(x, linear_each([block.of_state()], s)[0]), want)
+    torch.testing.assert_close(block(x, linear_each([block.state_affine()], s)[0]), want)
 
 
 def test_the_released_rule_has_754778_parameters_in_42_arrays() -> None:

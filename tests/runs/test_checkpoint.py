@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from disco_torch.runs.checkpoint import (
+    best_path,
     checkpoint_path,
     first_not_finite,
     list_checkpoints,
     load_checkpoint,
     pack,
+    save_best,
     save_checkpoint,
     unpack,
 )
@@ -192,3 +194,37 @@ def test_a_checkpoint_goes_through_the_checks_of_tensor_files(tmp_path: Path) ->
     torch.save({"format": 2, "x": Large()}, checkpoint_path(tmp_path, 1))
     with pytest.warns(UserWarning, match="does not load.*bytearray"), pytest.raises(ValueError, match="no checkpoint that"):
         load_checkpoint(tmp_path)
+
+
+def test_the_best_is_kept_beside_the_newest(tmp_path: Path) -> None:
+    save_best(tmp_path, {"x": 3})
+    for count in range(1, 5):
+        save_checkpoint(tmp_path, count, {"x": 10 * count}, keep=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "best.pt",
+        "checkpoint-000000003.pt",
+        "checkpoint-000000004.pt",
+    ]
+    assert best_path(tmp_path) == tmp_path / "best.pt" and best_path(tmp_path) not in list_checkpoints(tmp_path)
+    assert [load_checkpoint(tmp_path, which)["x"] for which in ("best", "newest", 3)] == [3, 40, 30]
+    with pytest.raises(ValueError, match=r"`which` must be 'newest', 'best' or the number of .*, \[3, 4\], got 1\."):
+        load_checkpoint(tmp_path, 1)
+    with pytest.raises(ValueError, match=r"\[3, 4\], got 'oldest'\."):
+        load_checkpoint(tmp_path, "oldest")
+    save_best(tmp_path, {"x": 5})
+    assert load_checkpoint(tmp_path, "best") == {"format": 2, "x": 5}
+    best_path(tmp_path).unlink()
+    with pytest.raises(
+        ValueError, match=r"`which` is 'best', but .* has no best.pt; a run writes it with `eval_every` above 0"
+    ):
+        load_checkpoint(tmp_path, "best")
+
+
+def test_a_best_that_is_damaged_or_of_another_format_is_refused(tmp_path: Path) -> None:
+    save_best(tmp_path, {"x": 3})
+    torch.save({"format": 1}, best_path(tmp_path))
+    with pytest.raises(ValueError, match=r"best.pt must be of checkpoint format 2, got 1"):
+        load_checkpoint(tmp_path, "best")
+    best_path(tmp_path).write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"best.pt: cannot be read"):
+        load_checkpoint(tmp_path, "best")

@@ -31,6 +31,7 @@ class Config:
 class Folder(ConfiguredFolder[Config]):
     kind = Config
     length = "steps"
+    counter = "rounds"
     run = "test"
 
 

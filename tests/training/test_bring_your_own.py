@@ -254,8 +254,17 @@ def test_keywords_of_a_resumed_run(tiny: dict[str, Any]) -> None:
     folder = train(env="CartPole-v1", **tiny).folder
     train(resume=folder, device="cpu", view=False)
     assert RunFolder.open(folder).config.steps == 48, "a run does not grow unasked"
-    with pytest.raises(ValueError, match="`seed` must be left out when a run is resumed, only steps, device, speed may"):
+    with pytest.raises(ValueError, match="`seed` must be left out when a run is resumed, only steps, device, speed,"):
         train(resume=folder, seed=3, view=False)
+
+
+def test_evaluations_during_training(tiny: dict[str, Any]) -> None:
+    """They have environments of their own, which a vector environment is not."""
+    folder = train(env=Levers, eval_every=24, eval_episodes=2, **tiny).folder
+    assert load_run(folder, "cpu", checkpoint="best").num_actions == 6
+    assert load_run(train(env=Catch(2), eval_every=24, eval_episodes=2, **tiny).folder, "cpu", checkpoint="best").params
+    with pytest.raises(ValueError, match="`eval_every` must be 0 for environments that are one object, SyncVec"):
+        train(env=vector_of("own/Levers-v0"), eval_every=24, **tiny)
 
 
 def test_runs_from_before_objects(tiny: dict[str, Any]) -> None:

@@ -75,7 +75,8 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     # The whole configuration, with what stands behind the rule's name, and the spaces of the environment.
     spaces = {"observation_space": SpaceConfig("Box", (4, 3), "float32")}
     spaces["action_space"] = SpaceConfig("Discrete", (), "int64", sizes=(3,), starts=(0,))
-    resolved = {"hyper_params": {"entropy_cost": 0.01}, "objects": ObjectsConfig(**spaces)}
+    kinds = {"observation_kinds": {"observation": "unit"}}
+    resolved = {"hyper_params": {"entropy_cost": 0.01}, "objects": ObjectsConfig(**spaces, **kinds)}
     assert {**vars(stored), "name": ""} == vars(config) | resolved
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -170,7 +171,7 @@ def test_going_on_without_the_replay(tmp_path: Path, stopping: Any) -> None:
         folder = run(config)
     run(resume=folder)
     state = last_state(folder)
-    assert "replay" not in state and state["counters"]["steps"] == 120
+    assert state["replay"] is None and state["counters"]["steps"] == 120
     assert state["counters"]["updates"] == 4 + 4  # the first rollout after the stop only fills the replay
     assert [line["steps"] for line in metrics_of(folder)] == [24, 48, 72, 96, 120]
 

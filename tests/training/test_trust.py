@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from small_runs import assert_same, last_state, metrics_of, small_config
 
-from disco_torch import TrainConfig, load_run, train
+from disco_torch import InputConfig, TrainConfig, load_run, train
 from disco_torch.cli import main
 from disco_torch.runs import RunDiverged, RunInUse, checkpoint
 from disco_torch.runs.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint
@@ -72,7 +72,10 @@ def test_moments_that_overflow_end_the_run_and_are_named(
 ) -> None:
     spec = gymnasium.envs.registration.EnvSpec("Huge-v0", entry_point=Huge)
     monkeypatch.setitem(gymnasium.registry, "Huge-v0", spec)
-    config = small_config(tmp_path, env="Huge-v0", env_args={}, name="huge", log_every=log_every)
+    # Raw: normalised, such observations would do no harm.
+    config = small_config(
+        tmp_path, env="Huge-v0", env_args={}, name="huge", log_every=log_every, inputs=InputConfig(), first_steps=False
+    )
     with pytest.raises(RunDiverged, match=r"`learner/opt_state/nu/\S+` must be finite, got inf .* at step \d+; look"):
         run(config)
     assert all(leaf.isfinite().all() for leaf in last_state(tmp_path / "huge")["learning"].values())
@@ -314,7 +317,10 @@ def test_a_name_is_refused_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
         (lambda plain: plain | {"env_args": [1]}, "`config.env_args` must be dict"),
         (lambda plain: plain | {"schedule": "sine"}, "`config.schedule` must be one of"),
         (lambda plain: plain | {"steps": "many"}, "`config.steps` must be int, got 'many'"),
-        (lambda plain: plain | {"replayed_share": 10**400}, "int too large to convert to float"),
+        (
+            lambda plain: plain | {"replayed_share": 10**400},
+            "`config.replayed_share` must be an integer of at most 64 bits, got one of 1329 bits",
+        ),
         (lambda plain: plain | {"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
         (lambda plain: [plain], "`config` must be the fields of a TrainConfig, got list"),
     ],

@@ -186,7 +186,7 @@ def test_what_needs_the_outputs_of_all_actions() -> None:
 
 
 def test_an_input_with_its_own_function_cannot_be_stored() -> None:
-    with pytest.raises(ValueError, match=r"`config` is an input with a function of its own \(mine\).*TransformConfig"):
+    with pytest.raises(ValueError, match=r"`config` is an input with a custom function \(mine\).*TransformConfig"):
         stored_form(RuleInput("mine", lambda view: view.rewards), "config")
     with pytest.raises(ValueError, match=r"`config` must hold 'source' and 'transforms', got \['name'\]"):
         input_from_stored({"name": "mine"}, "config")

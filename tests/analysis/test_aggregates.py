@@ -1,0 +1,114 @@
+"""Aggregates over tasks: against hand-computed numbers and the definitions of Agarwal et al. (2021)."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from disco_torch.analysis import (
+    AGGREGATES,
+    aggregate,
+    interquartile_mean,
+    normalize_scores,
+    performance_profile,
+    probability_of_improvement,
+)
+
+RNG = np.random.default_rng(3)
+TASKS = {f"task{i}": RNG.normal(size=5) + i for i in range(7)}
+
+
+def trimmed_mean(values: np.ndarray) -> float:
+    """By hand: sort, leave a quarter (rounded down) out at each end."""
+    ordered = sorted(values.tolist())
+    cut = len(ordered) // 4
+    kept = ordered[cut : len(ordered) - cut]
+    return sum(kept) / len(kept)
+
+
+@pytest.mark.parametrize("number", [1, 3, 4, 7, 8, 35])
+def test_the_interquartile_mean_is_the_trimmed_mean_of_all_runs_pooled(number: int) -> None:
+    values = np.random.default_rng(number).normal(size=number)
+    assert interquartile_mean([values]) == pytest.approx(trimmed_mean(values))
+    assert interquartile_mean([values[:1], values[1:]] if number > 1 else [values]) == pytest.approx(trimmed_mean(values))
+
+
+def test_an_outlier_moves_the_mean_but_not_the_interquartile_mean() -> None:
+    scores = {"a": [0.0, 1.0, 2.0, 3.0], "b": [0.0, 1.0, 2.0, 3.0]}
+    wild = {"a": [0.0, 1.0, 2.0, 300.0], "b": [0.0, 1.0, 2.0, 3.0]}
+    assert aggregate(scores).mean == aggregate(wild).mean == 1.5
+    assert aggregate(wild, AGGREGATES["mean"]).mean > 30
+
+
+def test_aggregates_by_hand() -> None:
+    scores = {"a": [0.5, 1.5], "b": [2.0, 2.0], "c": [0.0, 0.5]}
+    got = {name: aggregate(scores, statistic).mean for name, statistic in AGGREGATES.items()}
+    assert got["mean"] == pytest.approx((1.0 + 2.0 + 0.25) / 3)
+    assert got["median"] == 1.0
+    assert got["optimality_gap"] == pytest.approx((0.25 + 0.0 + 0.75) / 3)
+    assert got["iqm"] == pytest.approx((0.5 + 0.5 + 1.5 + 2.0) / 4)  # 6 scores, one is left out at each end
+
+
+def test_the_bootstrap_is_stratified() -> None:
+    """Tasks of constant scores leave no doubt, however far apart they are: seeds are drawn within a task, not tasks."""
+    for statistic in AGGREGATES.values():
+        mean, low, high = aggregate({"a": [0.0] * 5, "b": [10.0] * 5}, statistic, resamples=50)
+        assert mean == low == high
+
+
+def test_intervals_cover_the_true_value_about_as_often_as_they_say() -> None:
+    rng, covered = np.random.default_rng(0), 0
+    for i in range(100):
+        scores = {f"task{k}": rng.normal(loc=k, size=10) for k in range(6)}
+        _, low, high = aggregate(scores, AGGREGATES["mean"], resamples=200, seed=i)
+        covered += low <= 2.5 <= high
+    assert 84 <= covered <= 100
+
+
+def test_probability_of_improvement_counts_pairs_and_halves_ties() -> None:
+    ours, theirs = {"a": [1.0, 2.0], "b": [0.0, 0.0]}, {"a": [1.0, 0.0], "b": [0.0, 1.0]}
+    # a: (1>1 tie, 1>0, 2>1, 2>0) = 3.5 / 4; b: (tie, lost, tie, lost) = 1 / 4
+    assert probability_of_improvement(ours, theirs).mean == pytest.approx((3.5 / 4 + 1 / 4) / 2)
+    assert probability_of_improvement(TASKS, TASKS).mean == pytest.approx(0.5)
+    better = {task: values + 100 for task, values in TASKS.items()}
+    assert probability_of_improvement(better, TASKS) == (1.0, 1.0, 1.0)
+
+
+def test_both_ways_round_probabilities_add_up_to_one() -> None:
+    other = {task: np.random.default_rng(5).normal(size=4) + 2 for task in TASKS}
+    there, back = (probability_of_improvement(*pair).mean for pair in ((TASKS, other), (other, TASKS)))
+    assert there + back == pytest.approx(1.0)
+
+
+def test_a_profile_falls_from_one_to_zero() -> None:
+    shares, low, high = performance_profile(TASKS, np.linspace(-10, 20, 31), resamples=100)
+    assert shares[0] == 1.0 and shares[-1] == 0.0 and (np.diff(shares) <= 0).all()
+    assert (low <= shares + 1e-12).all() and (shares <= high + 1e-12).all()
+    exact, _, _ = performance_profile({"a": [0.0, 1.0], "b": [2.0]}, [0.5, 1.0])
+    assert exact.tolist() == [0.75, 0.5]  # above, not at
+
+
+def test_normalised_scores() -> None:
+    got = normalize_scores({"a": [0.0, 5.0], "b": [-200.0]}, {"a": 0.0, "b": -500.0}, {"a": 10.0, "b": -100.0})
+    assert got["a"].tolist() == [0.0, 0.5] and got["b"].tolist() == [0.75]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: aggregate({}), "`scores` must hold at least one task, got none"),
+        (lambda: aggregate({"a": []}), "the scores of 'a' must be at least one finite number"),
+        (lambda: aggregate({"a": [1.0, float("nan")]}), "the scores of 'a' must be at least one finite number"),
+        (lambda: aggregate({"a": [[1.0]]}), "the scores of 'a' must be at least one finite number, one for each seed"),
+        (lambda: probability_of_improvement({"a": [1.0]}, {"b": [1.0]}), r"the same tasks, got \['a', 'b'\] in one alone"),
+        (lambda: probability_of_improvement({}, {}), "`ours` must hold at least one task, got none"),
+        (lambda: normalize_scores({"a": [1.0]}, {}, {"a": 1.0}), "must name every task, got none for 'a'"),
+        (
+            lambda: normalize_scores({"a": [1.0]}, {"a": 1.0}, {"a": 1.0}),
+            "`high` must be above `low` for 'a', got 1.0 and 1.0; leave the task out",
+        ),
+    ],
+)
+def test_bad_input(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        call()
