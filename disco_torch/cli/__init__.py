@@ -32,6 +32,7 @@ DESCRIPTION = "Reinforcement learning whose update rule was itself learned. `dis
 
 def parse(args: list[str]) -> Command:
     """The command that the arguments stand for; one that cannot be parsed ends the process with status 2."""
+    import_named(args)
     preset, args = take_preset(args)
     train, discover = Train(), Discover()
     if isinstance(preset, TrainConfig):
@@ -58,7 +59,6 @@ def main(args: list[str] | None = None) -> int:
         print(f"disco-torch {sys.modules[__name__.partition('.')[0]].__version__}")
         return 0
     try:
-        import_named(args)
         command = parse(args)
         if isinstance(command, Train) and command.seeds:
             return run_seeds(command, args)

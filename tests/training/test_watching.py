@@ -83,11 +83,12 @@ def test_the_environments_of_an_evaluation_are_its_own_and_closed(tmp_path: Path
     made: list[Any] = []
     config = small_config(tmp_path, env="disco_torch/Catch-v0", eval_every=60)
     monkeypatch.setattr(
-        "disco_torch.training.watching.make_env", lambda *args, **more: made.append(make_env(*args, **more)) or made[-1]
+        "disco_torch.training.bring_your_own.make_env",
+        lambda *args, **more: made.append(make_env(*args, **more)) or made[-1],
     )
     closed: list[Any] = []
-    train(config, view=False, callbacks=[_Watch(lambda status: made and _watch_close(made[0], closed))])
-    assert len(made) == 1 and closed  # made once, closed at the end
+    train(config, view=False, callbacks=[_Watch(lambda status: _watch_close(made[1], closed))])
+    assert len(made) == 2 and closed  # that of training, and one for all evaluations, closed at the end
 
 
 class _Watch(Callback):
