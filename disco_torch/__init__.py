@@ -4,7 +4,7 @@ from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import checking, set_checking
 from disco_torch.data import InputConfig, Replay, collect, collect_rollout, init_actor
 from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
-from disco_torch.envs import Environment, EnvironmentFailure, make_env
+from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
     ActorCritic,
@@ -42,6 +42,7 @@ from disco_torch.weights import (
     list_rules,
     load_disco103_weights,
     load_rule,
+    register_rule,
     save_rule,
 )
 
@@ -55,6 +56,7 @@ __all__ = [
     "AdamConfig",
     "Agent",
     "AgentConfig",
+    "BinActions",
     "Callback",
     "ClippedAdam",
     "DiscoConfig",
@@ -99,6 +101,8 @@ __all__ = [
     "load_rule",
     "load_run",
     "make_env",
+    "register_env",
+    "register_rule",
     "save_rule",
     "set_checking",
     "train",

@@ -27,7 +27,8 @@ from disco_torch import (
 )
 from disco_torch.discovery import PRESETS as DISCOVERIES
 from disco_torch.discovery import MetaLossWeights
-from disco_torch.envs import Catch
+from disco_torch.envs import Catch, registered
+from disco_torch.weights import registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -141,3 +142,26 @@ def test_links_lead_somewhere(path: str) -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     missing = [link for link in links if not ((ROOT / path).parent / link.split("#")[0]).exists()]
     assert missing == []
+
+
+def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All snippets of the page, one after the other, with fewer steps."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registered, "ENVIRONMENTS", registered.ENVIRONMENTS.copy())
+    monkeypatch.setattr(registry, "REGISTRY", registry.REGISTRY.copy())
+    namespace: dict[str, Any] = {"__name__": "my_module"}
+    snippets = blocks("docs/your_own.md")
+    assert len(snippets) == 7
+    for code in snippets:
+        for steps, fewer in (("steps=200_000", 1280), ("steps=20_000", 1280), ("steps=30_000", 1536)):
+            code = code.replace(steps, f"steps={fewer}")
+        exec(code, namespace)
+    assert namespace["action"].shape == () and namespace["run"].agent.num_actions == 2
+    runs = [
+        "CartPole-v1-grove25-seed0",
+        "CartPole-v1-grove25-seed0-2",
+        "Pendulum-v1-grove25-seed0",
+        "catch-ActorCritic-seed0",
+    ]
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == runs
+    assert "short-cartpole" in registered.ENVIRONMENTS and "my-actor-critic" in registry.REGISTRY

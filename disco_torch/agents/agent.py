@@ -17,6 +17,7 @@ from torch.func import functional_call
 from disco_torch.agents.action_model import ActionModel, Root
 from disco_torch.agents.core import NoMemory
 from disco_torch.agents.heads import Heads
+from disco_torch.agents.own_torso import OwnTorso
 from disco_torch.agents.torso import MLPTorso
 from disco_torch.layers import init_params, linear_each
 from disco_torch.types import (
@@ -100,10 +101,17 @@ class Agent(nn.Module):
       num_actions: how many there are.
       outputs: what the rule asks for, `rule.outputs(num_actions)`.
       config: sizes.
+      torso: a module `f(observations) -> [T, B, F]` in place of the configuration's; see `OwnTorso`.
     """
 
     def __init__(
-        self, example: Observations, num_actions: int, outputs: OutputSpec, config: AgentConfig | None = None
+        self,
+        example: Observations,
+        num_actions: int,
+        outputs: OutputSpec,
+        config: AgentConfig | None = None,
+        *,
+        torso: nn.Module | None = None,
     ) -> None:
         super().__init__()
         if num_actions < 1:
@@ -117,7 +125,7 @@ class Agent(nn.Module):
         self.num_actions = num_actions
         self.outputs = outputs
         self.observation_shapes = [tuple(leaf.shape) for leaf in tree_leaves(example)]
-        self.torso = TORSOS[config.torso](example, config)
+        self.torso = TORSOS[config.torso](example, config) if torso is None else OwnTorso(torso, example)
         self.core = CORES[config.core](self.torso.out_features, config)
         features = self.core.out_features
         self.heads = Heads(features, outputs.flat, config.head_w_init_std)

@@ -11,6 +11,7 @@ import tyro
 from disco_torch.cli.demo import Demo
 from disco_torch.cli.discover import Discover, DiscoverOptions
 from disco_torch.cli.evaluate import Evaluate
+from disco_torch.cli.imports import import_named
 from disco_torch.cli.plot import Plot
 from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
@@ -31,6 +32,7 @@ DESCRIPTION = "Reinforcement learning whose update rule was itself learned. `dis
 
 def parse(args: list[str]) -> Command:
     """The command that the arguments stand for; one that cannot be parsed ends the process with status 2."""
+    import_named(args)
     preset, args = take_preset(args)
     train, discover = Train(), Discover()
     if isinstance(preset, TrainConfig):

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from disco_torch.cli.imports import Imports
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
 from disco_torch.discovery.folder import DiscoveryFolder
@@ -50,6 +51,8 @@ class Discover:
     resume: Path | None = None
     """Folder of a discovery to resume, on any number of processes. Of the other options only --meta-updates, to lengthen it,
     --minutes, --device and --speed can be given."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers families of levels; may be given several times."""
 
     def run(self) -> int:
         config = self.options.config

@@ -10,7 +10,9 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from disco_torch.training.evaluation import PolicyKind, evaluate, load_run, record
+from disco_torch.cli.imports import Imports
+from disco_torch.training.evaluation import PolicyKind, evaluate, record
+from disco_torch.training.trained import load_run
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,8 @@ class Evaluate:
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
+    checkpoint: str = "newest"
+    """Checkpoint to evaluate: `newest`, `best` by the evaluations during training, or its number of rollouts."""
     episodes: int = 100
     """Number of episodes to play with each policy."""
     policy: Literal["both", "sampled", "greedy"] = "both"
@@ -32,11 +36,14 @@ class Evaluate:
     """Device to act on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     record: Path | None = None
     """File to write an animated GIF of one episode to."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers the environment; may be given several times."""
 
     def run(self) -> int:
         if self.episodes < 1 or self.num_envs < 1:
             raise ValueError(f"`--episodes` and `--num-envs` must be at least 1, got {self.episodes} and {self.num_envs}.")
-        trained = load_run(self.run_folder, self.device)
+        which = int(self.checkpoint) if self.checkpoint.isdecimal() else self.checkpoint
+        trained = load_run(self.run_folder, self.device, checkpoint=which)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")
         kinds: tuple[PolicyKind, ...] = get_args(PolicyKind) if self.policy == "both" else (self.policy,)

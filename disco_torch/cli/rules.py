@@ -71,7 +71,8 @@ class Page:
 def rules_table(entries: Sequence[RuleEntry]) -> Table:
     rows = Table("name", "kind", "parameters", Column("weights", overflow="fold"), "description")
     for entry in entries:
-        rows.add_row(entry.name, entry.kind, f"{entry.num_parameters:,}", whereabouts(entry), entry.description)
+        count = "unknown" if entry.num_parameters is None else f"{entry.num_parameters:,}"
+        rows.add_row(entry.name, entry.kind, count, whereabouts(entry), entry.description)
     return rows
 
 

@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
+from disco_torch.cli.imports import Imports
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
@@ -34,6 +35,8 @@ class Train:
     own, and one summary follows with the mean and its 95% interval."""
     jobs: int = 0
     """Number of runs side by side with --seeds; 0 for as many as there are cores."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers environments or rules; may be given several times."""
 
     def run(self) -> int:
         report(self.train())

@@ -237,7 +237,8 @@ def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> Pur
             f"`env_args` of a habitat must not name a `level_seed`, got {config.env_args['level_seed']!r} for "
             f"{config.env!r}; every life draws its own level."
         )
-    env = make_env(config.env, num_envs, device=device, **config.env_args)
+    arguments: dict[str, Any] = dict(config.env_args)
+    env = make_env(config.env, num_envs, device=device, **arguments)
     if not isinstance(env, PureEnvironment):
         raise ValueError(
             f"`env` of a habitat must be `catch` or a family of tensors, got {config.env!r}; see docs/environments.md."

@@ -1,6 +1,8 @@
 """Environments: one batched protocol, Catch and families of levels as tensors on any device, and what Gymnasium knows."""
 
+from disco_torch.envs.actions import MAX_JOINT_ACTIONS, ActionCoding, number_actions
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
+from disco_torch.envs.bin_actions import BinActions
 from disco_torch.envs.bricks import Bricks
 from disco_torch.envs.catch import Catch, CatchState
 from disco_torch.envs.catch_gym import CATCH_ID, CatchEnv, register_catch
@@ -10,18 +12,33 @@ from disco_torch.envs.crossing import Crossing
 from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
-from disco_torch.envs.gymnasium_env import GymnasiumEnvironment, make_gymnasium
+from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
+from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
 from disco_torch.envs.invaders import Invaders
 from disco_torch.envs.kinds import ObservationKind, kinds_by_name, kinds_of_space
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
-from disco_torch.envs.make import make_env
+from disco_torch.envs.make import EnvSource, make_env
 from disco_torch.envs.pure import PureEnvironment
+from disco_torch.envs.registered import (
+    find_named,
+    import_modules,
+    is_lookup_name,
+    make_current_folder_importable,
+    qualified_name,
+    register_env,
+)
+from disco_torch.envs.space_config import SpaceConfig, make_space, spaces_of, without_bounds
+from disco_torch.envs.spaces import BadOutput, observation_tensors
 
 register_catch()
 
 __all__ = [
     "CATCH_ID",
     "FAMILIES",
+    "MAX_JOINT_ACTIONS",
+    "ActionCoding",
+    "BadOutput",
+    "BinActions",
     "Bricks",
     "Catch",
     "CatchEnv",
@@ -29,6 +46,7 @@ __all__ = [
     "CatchVariants",
     "Chain",
     "Crossing",
+    "EnvSource",
     "EnvStep",
     "Environment",
     "EnvironmentFailure",
@@ -40,10 +58,24 @@ __all__ = [
     "LevelState",
     "ObservationKind",
     "PureEnvironment",
+    "SpaceConfig",
     "Split",
+    "Wrapper",
     "draw_integers",
+    "find_named",
+    "import_modules",
+    "is_lookup_name",
     "kinds_by_name",
     "kinds_of_space",
+    "make_current_folder_importable",
     "make_env",
+    "make_from_factory",
     "make_gymnasium",
+    "make_space",
+    "number_actions",
+    "observation_tensors",
+    "qualified_name",
+    "register_env",
+    "spaces_of",
+    "without_bounds",
 ]

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-import difflib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import gymnasium
 import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 from torch import Tensor
 
-from disco_torch.checks import check_actions, check_positive, check_shape
+from disco_torch.checks import check_actions, check_shape
+from disco_torch.envs.actions import number_actions
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
-from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.final_observations import (
-    CopyFinalObservation,
     FinalObservationCheck,
     copy_final_observations,
     shares_memory,
 )
 from disco_torch.envs.kinds import kinds_of_space
 from disco_torch.envs.reset_modes import check_mode, reset_mode_of
-from disco_torch.envs.spaces import BadOutput, checked_example, discrete_actions, observation_tensors, stack_observations
+from disco_torch.envs.spaces import BadOutput, checked_example, observation_tensors, stack_observations, without_text
 from disco_torch.envs.vector_failures import close_workers, trace_failure
 from disco_torch.types import Observations, map_trees, tree_map
 
 
 class GymnasiumEnvironment(Environment):
-    """Any vector environment of Gymnasium with discrete actions. Its state stays inside, so `state` is None.
+    """Any vector environment of Gymnasium whose actions can be numbered. Its state stays inside, so `state` is None.
+
+    Actions of MultiDiscrete and MultiBinary spaces are joint ones, up to `MAX_JOINT_ACTIONS`; see `envs/actions.py`.
 
     Each autoreset mode gives the rows of `disco_torch.envs.base`:
       same_step: the row that ends an episode shows the next one's first observation; the truncated episode's last one comes
@@ -69,11 +69,17 @@ class GymnasiumEnvironment(Environment):
             copy_final_observations(env)
         self._check_finals = FinalObservationCheck(self.name)
         single = hasattr(env, "single_observation_space")
-        self._action_space = discrete_actions(env.single_action_space if single else env.action_space)
-        self.num_actions = int(self._action_space.n)
-        self._space = env.single_observation_space if single else env.observation_space
-        self.observation_example = tree_map(lambda x: x.to(self.device), checked_example(self._space))
-        self.observation_kinds = kinds_of_space(self._space)
+        self.coding = number_actions(env.single_action_space if single else env.action_space)
+        self.num_actions = self.coding.num_actions
+        self.observation_space, texts = without_text(env.single_observation_space if single else env.observation_space)
+        if texts:
+            warnings.warn(
+                f"environment {self.name!r}: {', '.join(texts)} is text and left out; to use it, make numbers of it with "
+                "gymnasium.wrappers.TransformObservation.",
+                stacklevel=2,
+            )
+        self.observation_example = tree_map(lambda x: x.to(self.device), checked_example(self.observation_space))
+        self.observation_kinds = kinds_of_space(self.observation_space)
         self._steps = 0
         self._failed = False
         self._waits_for_first: np.ndarray | None = None  # [B] whose next row begins an episode; None before reset
@@ -178,10 +184,10 @@ class GymnasiumEnvironment(Environment):
         check_shape("actions", actions, (self.num_envs,), "it needs one action for each environment")
         actions = actions.cpu()
         check_actions("actions", actions, self.num_actions)
-        return (actions.numpy() + self._action_space.start).astype(self._action_space.dtype)
+        return self.coding.decode(actions.numpy())
 
     def _tensors(self, batch: Any) -> Observations:
-        return observation_tensors(self._space, batch, np.arange(self.num_envs), self.device)
+        return observation_tensors(self.observation_space, batch, np.arange(self.num_envs), self.device)
 
     def _rewards(self, rewards: Any) -> np.ndarray:
         """[B] float32, all finite."""
@@ -211,8 +217,12 @@ class GymnasiumEnvironment(Environment):
             raise BadOutput(
                 "info['final_obs'] must not share the memory of the observations, which overwrite it", int(cut[0])
             )
-        finals = stack_observations(self._space, finals) if separate else map_trees(lambda x: np.asarray(x)[cut], finals)
-        last = observation_tensors(self._space, finals, cut, self.device, "final_obs")  # [K, ...]
+        finals = (
+            stack_observations(self.observation_space, finals)
+            if separate
+            else map_trees(lambda x: np.asarray(x)[cut], finals)
+        )
+        last = observation_tensors(self.observation_space, finals, cut, self.device, "final_obs")  # [K, ...]
         where = torch.tensor(cut, device=self.device)
         final = map_trees(lambda x, y: x.index_copy(0, where, y), observations, last)
         self._check_finals(observations, final, cut)
@@ -231,54 +241,6 @@ class GymnasiumEnvironment(Environment):
                 f"environment {self.name!r} failed at step {self._steps} {place}: {problem}. "
                 "Close it and make a new one; if it fails there again, look into the environment itself."
             ) from error
-
-
-def make_gymnasium(
-    env_id: str,
-    num_envs: int,
-    *,
-    device: str | torch.device = "cpu",
-    vectorization_mode: str = "sync",
-    **env_kwargs: Any,
-) -> GymnasiumEnvironment:
-    """Makes `num_envs` parallel environments of a registered one, in the autoreset mode that wastes no row (same_step).
-
-    They may write every observation into the same array: the last of an episode is copied before the reset.
-
-    Args:
-      env_id: as `gymnasium.make` takes it, also "module:Name-v0" to import a module first.
-      num_envs: number of parallel environments.
-      device: where the tensors shall lie.
-      vectorization_mode: "sync" steps them in turn, "async" each in a process of its own, "vector_entry_point" uses the
-        environment's own vector version, with the autoreset mode that it has.
-      env_kwargs: for the environment, and `wrappers` and `vector_kwargs` for `gymnasium.make_vec`.
-    """
-    check_positive("num_envs", num_envs, "it is the number of parallel environments")
-    if vectorization_mode != "vector_entry_point":
-        vector_kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP, **env_kwargs.pop("vector_kwargs", {})}
-        wrappers = [*(env_kwargs.pop("wrappers", None) or ()), CopyFinalObservation]  # last, around all others
-        env_kwargs = {**env_kwargs, "vector_kwargs": vector_kwargs, "wrappers": wrappers}
-    try:
-        env = gymnasium.make_vec(env_id, num_envs, vectorization_mode=vectorization_mode, **env_kwargs)
-    except gymnasium.error.UnregisteredEnv as error:
-        raise ValueError(_unknown_id(env_id)) from error
-    except TypeError as error:  # an argument that the environment does not take
-        raise ValueError(f"{env_id} cannot be made with {sorted(env_kwargs)}: {error}.") from error
-    try:
-        return GymnasiumEnvironment(env, name=env_id, device=device)
-    except Exception:
-        env.close()
-        raise
-
-
-def _unknown_id(env_id: str) -> str:
-    known = {name.lower(): name for name in ["catch", *FAMILIES, *gymnasium.registry]}
-    near = [known[match] for match in difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)]
-    return (
-        f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}; "
-        + (f"did you mean {', '.join(map(repr, near))}? " if near else "")
-        + "An environment of another package is known once that package is imported, as in 'package:Name-v0'."
-    )
 
 
 def _num_envs(env: Any) -> int:

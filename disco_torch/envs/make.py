@@ -1,25 +1,68 @@
-"""Environments by name."""
+"""Environments by name, and from what a user brings."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import gymnasium
 import torch
+from gymnasium.vector import VectorEnv
 
 from disco_torch.envs.base import Environment
 from disco_torch.envs.catch import Catch
 from disco_torch.envs.families import FAMILIES, make_family
-from disco_torch.envs.gymnasium_env import make_gymnasium
+from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
+from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
+from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class, make_registered
+
+EnvSource = str | Callable[[], Any] | VectorEnv[Any, Any, Any] | Environment
+"""A name, a function that returns a single Gymnasium environment, a vector environment of Gymnasium, or an environment of
+this package."""
 
 
-def make_env(name: str, num_envs: int, *, device: str | torch.device = "cpu", **kwargs: Any) -> Environment:
+def make_env(
+    name: EnvSource,
+    num_envs: int,
+    *,
+    device: str | torch.device = "cpu",
+    wrappers: Sequence[Wrapper] = (),
+    **kwargs: Any,
+) -> Environment:
     """Makes `num_envs` parallel environments.
 
-    "catch" and the families are tensors on `device`; any other name is an id of Gymnasium.
+    "catch" and the families are tensors on `device`; then come the names that `register_env` has registered; any other name
+    is an id of Gymnasium.
 
-    `kwargs` go to `Catch` (rows, columns), to the family (split, level_seed, and what it takes itself) or to
-    `make_gymnasium` (vectorization_mode, and what the environment takes).
+    Args:
+      name: a name; or a function that returns a single Gymnasium environment; or an object, which is used as it is:
+        a vector environment of Gymnasium or an `Environment`.
+      num_envs: number of parallel environments. That of an object stays as it is.
+      device: where the tensors shall lie.
+      wrappers: put around each single environment of Gymnasium, the first innermost.
+      kwargs: for `Catch` (rows, columns), for the family (split, level_seed, and what it takes itself), or for
+        `make_gymnasium` and `make_from_factory` (vectorization_mode, and what the environment takes).
     """
+    if isinstance(name, Environment | VectorEnv):
+        return _from_object(name, device, wrappers, kwargs)
+    if isinstance(name, gymnasium.Env):
+        raise ValueError(
+            f"`env` must be able to make {num_envs} environments, got a single one, {type(name.unwrapped).__name__}; "
+            "pass a function that returns it, such as lambda: gymnasium.make(...)."
+        )
+    if isinstance(name, str) and name in ENVIRONMENTS and not is_environment_class(ENVIRONMENTS[name]):
+        return make_from_factory(ENVIRONMENTS[name], num_envs, name=name, device=device, wrappers=wrappers, **kwargs)
+    if not isinstance(name, str):
+        if not callable(name):
+            raise ValueError(
+                "`env` must be a name, a function that returns a gymnasium.Env, a VectorEnv or an Environment, "
+                f"got {type(name).__name__}."
+            )
+        return make_from_factory(name, num_envs, device=device, wrappers=wrappers, **kwargs)
+    if name != "catch" and name not in FAMILIES and name not in ENVIRONMENTS:
+        arguments = kwargs | {"wrappers": list(wrappers)} if wrappers else kwargs
+        return make_gymnasium(name, num_envs, device=device, **arguments)
+    _refuse_wrappers(wrappers, f"{name!r}, which is made of tensors")
     if name == "catch":
         unknown = sorted(set(kwargs) - {"rows", "columns"})
         if unknown:
@@ -27,4 +70,29 @@ def make_env(name: str, num_envs: int, *, device: str | torch.device = "cpu", **
         return Catch(num_envs, device=device, **kwargs)
     if name in FAMILIES:
         return make_family(name, num_envs, device, kwargs)
-    return make_gymnasium(name, num_envs, device=device, **kwargs)
+    return make_registered(name, num_envs, device, kwargs)
+
+
+def _from_object(
+    env: Environment | VectorEnv[Any, Any, Any],
+    device: str | torch.device,
+    wrappers: Sequence[Wrapper],
+    arguments: dict[str, Any],
+) -> Environment:
+    """The environments of an object that is used as it is."""
+    _refuse_wrappers(wrappers, f"a {type(env).__name__}; wrap it yourself, before it is passed")
+    if arguments:
+        raise ValueError(f"`env_args` must be empty for an object, got {sorted(arguments)}; it is made already.")
+    if isinstance(env, VectorEnv):
+        return GymnasiumEnvironment(env, device=device)
+    if env.device.type != torch.device(device).type:
+        raise ValueError(
+            f"`env` must be on the device of the run, {device}, got one on {env.device}; set the run's `device` to "
+            f"{env.device.type!r}, or make the environment on {device}."
+        )
+    return env
+
+
+def _refuse_wrappers(wrappers: Sequence[Wrapper], env: str) -> None:
+    if wrappers:
+        raise ValueError(f"`wrappers` are for single Gymnasium environments, got {len(wrappers)} for {env}.")

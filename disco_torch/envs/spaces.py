@@ -1,10 +1,10 @@
-"""From Gymnasium's observation spaces to trees of tensors, and its discrete actions.
+"""From Gymnasium's observation spaces to trees of tensors.
 
 Box            as it is; uint8 stays, everything else becomes float32
 Discrete       one-hot, [B, n] float32
 MultiDiscrete  the one-hot vectors of its digits side by side, [B, sum of the sizes] float32
 MultiBinary    its bits, [B, number of bits] float32
-Dict, Tuple    dict and tuple of the above
+Dict, Tuple    dict and tuple of the above; a Text in a Dict is left out
 """
 
 from __future__ import annotations
@@ -29,16 +29,22 @@ class BadOutput(Exception):
         self.index = index
 
 
-def discrete_actions(space: spaces.Space[Any]) -> spaces.Discrete:
-    """The action space of one environment, which must be discrete."""
-    if isinstance(space, spaces.Discrete):
-        return space
-    hint = (
-        "continuous actions are not supported; wrap the environment with gymnasium.wrappers.DiscretizeAction"
-        if isinstance(space, spaces.Box)
-        else "only single discrete actions are supported; number the combinations with gymnasium.wrappers.TransformAction"
-    )
-    raise ValueError(f"`single_action_space` must be Discrete, got {space}; {hint}.")
+def without_text(space: spaces.Space[Any], where: str = "observation") -> tuple[spaces.Space[Any], list[str]]:
+    """A space without the texts in its dictionaries, which an agent cannot read, and what these were called."""
+    if isinstance(space, spaces.Dict):
+        kept, left_out = {}, []
+        for key, part in space.spaces.items():
+            if part.dtype is not None and part.dtype.kind == "U":  # Text, and spaces of texts that packages define
+                left_out.append(f"{where}[{key!r}]")
+            else:
+                kept[key], inner = without_text(part, f"{where}[{key!r}]")
+                left_out += inner
+        return (spaces.Dict(kept), left_out) if left_out and kept else (space, [])
+    if isinstance(space, spaces.Tuple):
+        pairs = [without_text(part, f"{where}[{i}]") for i, part in enumerate(space.spaces)]
+        left_out = [name for _, names in pairs for name in names]
+        return (spaces.Tuple([part for part, _ in pairs]), left_out) if left_out else (space, [])
+    return space, []
 
 
 def observation_example(space: spaces.Space[Any]) -> Observations:

@@ -1,8 +1,9 @@
 """Training: from an environment to a learned agent."""
 
-from disco_torch.training.config import PRESETS, SMALL_AGENT, TrainConfig
-from disco_torch.training.evaluation import Evaluation, evaluate, load_run, record
+from disco_torch.training.config import PRESETS, SMALL_AGENT, ObjectsConfig, TrainConfig
+from disco_torch.training.evaluation import Evaluation, evaluate, record
 from disco_torch.training.loop import TrainResult, train
+from disco_torch.training.trained import TrainedAgent, load_run
 from disco_torch.training.trainer import DiscoTrainer
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
@@ -14,8 +15,10 @@ __all__ = [
     "Evaluation",
     "Learner",
     "LearnerState",
+    "ObjectsConfig",
     "TrainConfig",
     "TrainResult",
+    "TrainedAgent",
     "ValueFunction",
     "ValueFunctionConfig",
     "ValueFunctionState",

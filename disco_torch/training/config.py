@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+import tyro
 
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
 from disco_torch.data import InputConfig
+from disco_torch.envs import SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 
@@ -22,13 +26,36 @@ SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,)
 
 
 @dataclass(frozen=True)
+class ObjectsConfig:
+    """The objects that a run was given in place of names, and the spaces of its environment; written by the run.
+
+    Attributes:
+      env: qualified name of the environment's factory or class, "module:name"; empty where `TrainConfig.env` makes it.
+      env_kind: what the object is; empty for none.
+      agent: qualified name of the class of the agent or torso.
+      rule: qualified name of the class of the rule.
+      observation_space, action_space: of one environment.
+    """
+
+    env: str = ""
+    env_kind: Literal["", "factory", "vector environment", "environment"] = ""
+    agent: str = ""
+    rule: str = ""
+    observation_space: SpaceConfig | None = None
+    action_space: SpaceConfig | None = None
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A training run. The defaults suit small environments and the embedded rule; see the presets for others."""
 
     env: str = "catch"
-    """Environment: `catch`, a family of levels such as `grid`, or the id of a Gymnasium one with discrete actions."""
+    """Environment: `catch`, a family of levels such as `grid`, a registered name, the id of a Gymnasium one, or
+    `module:function` for a function that returns one."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
+    wrappers: Sequence[str] = field(default=(), metadata={"later": True})
+    """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
     rule: str = "auto"
     """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a file; `auto` is `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
@@ -100,6 +127,10 @@ class TrainConfig:
     """Also log to this Weights & Biases project."""
     trackio_project: str = ""
     """Also log to this trackio project."""
+    objects: Annotated[ObjectsConfig, tyro.conf.Suppress, tyro.conf.Fixed] = field(
+        default_factory=ObjectsConfig, metadata={"later": True}
+    )
+    """What the run was given as objects, and the spaces of its environment; the run writes it."""
 
     def __post_init__(self) -> None:
         least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}

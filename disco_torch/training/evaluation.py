@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
+import copy
+import inspect
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from gymnasium.vector import AutoresetMode
 
-from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
-from disco_torch.data import NormalizedAgent, act, agent_step, init_actor, make_normalizer
+from disco_torch.data import act, agent_step, init_actor
 from disco_torch.data.acting import ActingAgent
-from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
+from disco_torch.envs import FAMILIES, Environment, PureEnvironment
+from disco_torch.envs.registered import ENVIRONMENTS
 from disco_torch.files import replacing
-from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
-from disco_torch.runs.checkpoint import check_leaves, typed
-from disco_torch.training.folder import RunFolder
-from disco_torch.types import OutputSpec, Params
+from disco_torch.types import Params
+
+if TYPE_CHECKING:
+    from disco_torch.training.trained import TrainedAgent
 
 PolicyKind = Literal["sampled", "greedy"]
 
@@ -84,54 +84,6 @@ def evaluate(
     return Evaluation(policy, [numbers[0] for numbers in finished], [numbers[1] for numbers in finished])
 
 
-@dataclass(frozen=True)
-class TrainedAgent:
-    """An agent from the last checkpoint of a run."""
-
-    folder: RunFolder
-    agent: ActingAgent
-    """Acts on observations as the environment gives them: its inputs' statistics are frozen."""
-    params: Params
-    device: torch.device
-
-    def make_env(self, num_envs: int, **changes: Any) -> Environment:
-        config = self.folder.config
-        return make_env(config.env, num_envs, device=self.device, **(config.env_args | changes))
-
-
-def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
-    """The agent that a run has trained so far."""
-    folder = RunFolder.open(Path(run))
-    where = resolve_device(device)
-    session = folder.load_checkpoint()["session"]
-    env = make_env(folder.config.env, 1, device=where, **folder.config.env_args)
-    # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
-    sizes = dataclasses.replace(folder.config.agent, bfloat16=folder.config.agent.bfloat16 and where.type == "cuda")
-    with restoring(folder.checkpoints):
-        prefix, leaves = "learner/params/", typed(session, "learning", dict)
-        stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
-        build = partial(Agent, env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes)
-        with torch.device("meta"):  # sizes are compared before anything is allocated
-            check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
-        agent = build().to(where)
-        params = unpack(stored, {name: param.detach() for name, param in agent.named_parameters()}, prefix[:-1])
-    env.close()
-    if (problem := first_not_finite(params)) is not None:
-        raise ValueError(f"{problem} in the checkpoint of {folder.path}; an agent cannot act with it.")
-    return TrainedAgent(folder, _with_inputs(agent, env, folder, session), params, where)
-
-
-def _with_inputs(agent: Agent, env: Environment, folder: RunFolder, session: dict[str, Any]) -> ActingAgent:
-    """The agent behind the normalisation of its inputs, with the statistics of the checkpoint, which stay as they are."""
-    config = folder.config
-    normalizer = make_normalizer(config.inputs, env, discount=0.0)  # acting reads no rewards
-    if normalizer is None:
-        return agent
-    with restoring(folder.checkpoints):
-        stats = unpack(session["inputs"], normalizer.init(env.observation_example, config.num_envs), "inputs")
-    return NormalizedAgent(agent, normalizer, normalizer.snapshot(stats))
-
-
 def record(
     trained: TrainedAgent, path: Path, *, policy: PolicyKind = "sampled", seed: int = 0, max_steps: int = 2000
 ) -> int:
@@ -153,9 +105,9 @@ def record(
     step = agent_step(trained.agent, trained.params, env, generator, greedy=policy == "greedy")
     for after, (_, ended) in act(step, actor, range(max_steps)):
         frames.append(env.render(after.env_state))
-        if ended.ends.any():
+        if ended.ends[0]:  # of the environment that is drawn
             break
-    env.close()
+    trained.close(env)
     images = [Image.fromarray(frame) for frame in frames if frame is not None]
     if not images:
         raise ValueError(f"{env.name} draws no pictures, so that there is nothing to record; evaluate it without --record.")
@@ -165,14 +117,22 @@ def record(
 
 
 def _recording_env(trained: TrainedAgent) -> Environment:
-    """One environment that still shows the last state of an episode after the step that ended it."""
-    config = trained.folder.config
-    if config.env in ("catch", *FAMILIES):
+    """One environment that still shows the last state of an episode after the step that ended it, where that can be."""
+    config, factory = trained.folder.config, trained.factory
+    if trained.has_env_object:
+        env = copy.copy(trained.make_env(1))  # the user's own stays as it is
+    elif factory is not None:
+        parameters = inspect.signature(factory).parameters
+        draws = "render_mode" in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+        changes: dict[str, Any] = {"render_mode": "rgb_array"} if draws else {}
+        env = trained.make_env(1, vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP}, **changes)
+    elif config.env in ("catch", *FAMILIES, *ENVIRONMENTS):
         env = trained.make_env(1)
-        assert isinstance(env, PureEnvironment)
+    else:
+        changes = {"render_mode": "rgb_array"}
+        if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
+            changes["vector_kwargs"] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
+        env = trained.make_env(1, **changes)
+    if isinstance(env, PureEnvironment):
         env.autoreset = False
-        return env
-    changes: dict[str, Any] = {"render_mode": "rgb_array"}
-    if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
-        changes["vector_kwargs"] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-    return trained.make_env(1, **changes)
+    return env

@@ -10,8 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import nn
+
+from disco_torch.agents import AgentConfig
 from disco_torch.analysis import plot_curves
-from disco_torch.envs import EnvironmentFailure
+from disco_torch.envs import EnvironmentFailure, EnvSource, Wrapper
+from disco_torch.rules import UpdateRule
 from disco_torch.runs import (
     Callback,
     Metrics,
@@ -24,9 +28,19 @@ from disco_torch.runs import (
     run_lock,
     stop_signals,
 )
+from disco_torch.training.bring_your_own import (
+    bring,
+    bring_again,
+    check_evaluations,
+    check_num_envs,
+    describe_env,
+    fields_of_object,
+    warn_about_images,
+)
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession, resolve_rule
+from disco_torch.training.settings import resumed_fields, with_fields
 from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
 
@@ -79,32 +93,52 @@ def final_return(lines: list[Metrics]) -> float:
 def train(
     config: TrainConfig | None = None,
     *,
+    env: EnvSource | None = None,
+    agent: AgentConfig | nn.Module | None = None,
+    rule: str | UpdateRule | None = None,
+    wrappers: Sequence[Wrapper | str] | None = None,
     resume: Path | str | None = None,
     view: bool = True,
     callbacks: Sequence[Callback] = (),
+    **fields: Any,
 ) -> TrainResult:
     """Trains an agent and writes a folder with everything about it.
 
     Args:
       config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it, and
         its `target_return` replaces that of the run.
-      resume: folder of a run to continue, with its own configuration.
+      env: environment: a name or an id; a function that returns a Gymnasium environment, or "module:function"; a vector
+        environment of Gymnasium; or an `Environment`.
+      agent: network: an `AgentConfig`; a torso, any module `f(observations) -> [T, B, F]`; or a whole `Agent`.
+      rule: update rule: a name or a file, or an `UpdateRule`.
+      wrappers: put around each Gymnasium environment, the first innermost: functions and classes, or "module:Name".
+      resume: folder of a run to continue, with its own configuration. What it was given as objects is passed again.
       view: show how far the run is: live in a terminal, else in a line every ten seconds or less often.
       callbacks: code of your own that is called during the run and may stop it, see `disco_torch.runs.Callback`.
+      fields: other fields of `TrainConfig`, laid over `config`.
     """
     with ExitStack() as stack:
         content: dict[str, Any] = {}
         if resume is not None:
             folder = RunFolder.open(Path(resume))
             stack.enter_context(run_lock(folder.path))
+            if fields:
+                config = with_fields(folder.config if config is None else config, resumed_fields(fields))
             folder = _resumed(folder.path, config)
             content, settings = folder.content_to_resume(), folder.config
+            objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
         else:
-            settings = _resolved(config or TrainConfig())
+            settings = with_fields(config, fields_of_object(env) | fields)
+            settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
+            check_num_envs(settings, fields)
+            settings = _resolved(settings)
+        check_evaluations(settings, objects)
         configure_process(resolve_device(settings.device))
-        session = TrainingSession(settings)  # before the folder: what cannot be built leaves none behind
-        stack.callback(session.env.close)
+        session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
+        stack.callback(objects.close, session.env)
         if resume is None:
+            session.config = settings = describe_env(settings, session.env)
+            warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
             folder = RunFolder.create(settings)
             stack.enter_context(run_lock(folder.path))
         elif content:
@@ -132,9 +166,11 @@ def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
 def _resolved(config: TrainConfig) -> TrainConfig:
     """A configuration that says everything: the rule and all of its hyper-parameters."""
     config.check_that_it_learns()
-    rule = resolve_rule(config.rule)
     for module in config.services:
         import_service(module)
+    if config.objects.rule:
+        return config
+    rule = resolve_rule(config.rule)
     return dataclasses.replace(config, rule=rule, hyper_params=default_hyper_params(rule) | config.hyper_params)
 
 

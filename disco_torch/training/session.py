@@ -12,19 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disco_torch.agents import Agent
 from disco_torch.data import (
     ActorState,
     Collector,
     Episodes,
     InputSnapshot,
     InputStats,
+    NormalizedAgent,
     Replay,
     init_actor,
     make_normalizer,
     memory_resets,
 )
-from disco_torch.envs import Environment, make_env
+from disco_torch.data.acting import ActingAgent
+from disco_torch.envs import Environment
 from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
@@ -38,12 +39,12 @@ from disco_torch.runs.checkpoint import (
     typed,
     unpack_counters,
 )
+from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.schedule import learning_rate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
-from disco_torch.weights import load_rule
 
 RECENT_EPISODES = 100
 STATE_NAMES = (
@@ -86,15 +87,20 @@ class Counters:
 class TrainingSession:
     """Acts, stores and learns, one rollout at a time. Same configuration and device: same run."""
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig, objects: RunObjects | None = None) -> None:
         self.config = config
+        self.objects = objects = objects or RunObjects()
         self.device = resolve_device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
-        self.env: Environment = make_env(config.env, config.num_envs, device=self.device, **config.env_args)
-        self.rule: UpdateRule = load_rule(config.rule).to(self.device)
+        self.rule: UpdateRule = objects.make_rule(config).to(self.device)
+        self.env: Environment = objects.make_env(config, config.num_envs, self.device)
+        if self.env.num_envs != config.num_envs:
+            raise ValueError(
+                f"`env` must have the {config.num_envs} parallel environments of the run, got {self.env.num_envs}."
+            )
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
         num_actions, example = self.env.num_actions, self.env.observation_example
-        self.agent = Agent(example, num_actions, self.rule.outputs(num_actions), config.agent).to(self.device)
+        self.agent = objects.make_agent(config, example, num_actions, self.rule.outputs(num_actions)).to(self.device)
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params)
         self.value_function = self._value_function(example)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
@@ -147,6 +153,12 @@ class TrainingSession:
         if self.normalizer is None or self.input_stats is None:
             return None
         return self.normalizer.snapshot(self.input_stats)
+
+    def acting_agent(self) -> ActingAgent:
+        """The agent as it acts now: on observations as the environment gives them, with the present statistics frozen."""
+        if self.normalizer is None or self.snapshot is None:
+            return self.agent
+        return NormalizedAgent(self.agent, self.normalizer, self.snapshot)
 
     def advance(self) -> None:
         """One rollout and its updates."""

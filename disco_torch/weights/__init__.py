@@ -8,7 +8,7 @@ from disco_torch.weights.disco103 import (
     local_disco103_weights,
 )
 from disco_torch.weights.files import StoredFile, load_npz, read_file, save_npz
-from disco_torch.weights.registry import RuleEntry, default_hyper_params, list_rules, load_rule
+from disco_torch.weights.registry import RuleEntry, default_hyper_params, list_rules, load_rule, register_rule
 from disco_torch.weights.rule_files import load_disco103_weights, load_rule_file, save_rule
 from disco_torch.weights.stored_inputs import TransformConfig
 
@@ -28,6 +28,7 @@ __all__ = [
     "load_rule_file",
     "local_disco103_weights",
     "read_file",
+    "register_rule",
     "save_agent",
     "save_npz",
     "save_rule",

@@ -111,6 +111,8 @@ def _field_from_plain(kind: Any, plain: object, where: str) -> Any:
             return None
         # Of several types the one that fits; the others are None, or functions, which no file holds.
         kind = next((part for part in parts if type(plain) is part), parts[0])
+        if dataclasses.is_dataclass(kind):
+            return config_from_plain(typing.cast(type, kind), plain, where)
     if kind is float and type(plain) is int:
         return float(plain)
     if type(plain) is not kind:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -25,10 +27,10 @@ class RuleEntry:
 
     Attributes:
       name: the name that `load_rule` accepts.
-      kind: "discovered" or "hand-written".
+      kind: "discovered", "hand-written", or "registered" by `register_rule`.
       description: one line.
       source: where it comes from.
-      num_parameters: number of its parameters.
+      num_parameters: number of its parameters; None where that is not known before it is made.
       load: makes the rule with its weights.
       locate: returns the file of its weights, or None while it is not on this machine; None for a rule without weights.
       config: its configuration, unless its file holds it.
@@ -39,7 +41,7 @@ class RuleEntry:
     kind: str
     description: str
     source: str
-    num_parameters: int
+    num_parameters: int | None
     load: Callable[[], UpdateRule]
     locate: Callable[[], Path | None] | None = None
     config: object = None
@@ -99,6 +101,51 @@ REGISTRY: dict[str, RuleEntry] = {
         ),
     )
 }
+
+
+def register_rule(
+    name: str, rule: Any = None, *, description: str = "", hyper_params: Mapping[str, float] | None = None
+) -> Any:
+    """Makes a rule known by name, to `load_rule`, runs and the command line; a function or a decorator.
+
+        @register_rule("my-rule")
+        class MyRule(UpdateRule): ...
+
+    Args:
+      name: new name of the rule.
+      rule: a class of `UpdateRule`, or a function that returns a rule; called without arguments.
+      description: one line; defaults to the first one of the docstring.
+      hyper_params: those that it trains well with, where they are not the defaults of its class.
+    """
+    if rule is None:
+        return partial(register_rule, name, description=description, hyper_params=hyper_params)
+    if not callable(rule) or isinstance(rule, UpdateRule):
+        raise ValueError(
+            f"`rule` must be a class of UpdateRule or a function that returns one, got {type(rule).__name__}; "
+            "a rule that is made already is an argument of `train`."
+        )
+    source = f"{rule.__module__}:{rule.__qualname__}"
+    known = REGISTRY.get(name)
+    if not name or (known is not None and (known.kind, known.source) != ("registered", source)):
+        raise ValueError(f"`name` must be a new name, got {name!r}; choose another one.")
+    first_line = (rule.__doc__ or "").strip().partition("\n")[0]
+    REGISTRY[name] = RuleEntry(
+        name,
+        "registered",
+        description or first_line,
+        source,
+        None,
+        partial(_made, name, rule),
+        hyper_params=hyper_params or {},
+    )
+    return rule
+
+
+def _made(name: str, make: Callable[[], Any]) -> UpdateRule:
+    rule = make()
+    if not isinstance(rule, UpdateRule):
+        raise ValueError(f"the rule {name!r} must be an UpdateRule, got {type(rule).__name__}; see docs/rules.md.")
+    return rule
 
 
 def list_rules() -> list[RuleEntry]:

@@ -128,12 +128,14 @@ def test_spaces_that_have_no_fixed_shape_are_refused():
 @pytest.mark.parametrize(
     ("space", "hint"),
     [
-        (spaces.Box(-1, 1, (2,)), "continuous actions are not supported; wrap .*DiscretizeAction"),
-        (spaces.MultiDiscrete([2, 3]), "only single discrete actions are supported; number the combinations"),
+        (spaces.Box(-1, 1, (2,)), r"continuous actions are not supported; wrap .*BinActions\(env, bins\)"),
+        (spaces.Tuple([spaces.Discrete(2)]), "number the actions with gymnasium.wrappers.TransformAction"),
     ],
 )
 def test_other_action_spaces_are_refused(space, hint):
-    with pytest.raises(ValueError, match=rf"`single_action_space` must be Discrete, got .*; {hint}"):
+    with pytest.raises(
+        ValueError, match=rf"`single_action_space` must be Discrete, MultiDiscrete or MultiBinary, got .*; {hint}"
+    ):
         adapter(Scripted(spaces.Discrete(2), [0], actions=space))
 
 
@@ -381,3 +383,34 @@ def test_a_space_without_any_number(space):
         GymnasiumEnvironment(Fake(space, TWO))
     env = GymnasiumEnvironment(Fake(spaces.Dict({"a": BOX, "b": spaces.Box(0, 1, (0,))}), TWO))
     assert [leaf.numel() for leaf in tree_leaves(env.observation_example)] == [2, 0]
+
+
+class Missions(spaces.Space):
+    """Sentences, as MiniGrid has them: a space of its own."""
+
+    def __init__(self):
+        super().__init__(dtype=str)
+
+    def sample(self, mask=None, probability=None):
+        return "go"
+
+    def contains(self, x):
+        return isinstance(x, str)
+
+
+@pytest.mark.parametrize("words", [spaces.Text(5), Missions()], ids=["text", "own space"])
+def test_texts_are_left_out_with_a_notice(words):
+    class Cut(Scripted):
+        def step(self, action):
+            return *super().step(action)[:3], self.now == 2, {}
+
+    inner = spaces.Dict({"mission": words, "x": spaces.Discrete(9)})
+    space = spaces.Dict({"inner": spaces.Tuple([inner]), "words": words})
+    with pytest.warns(
+        UserWarning, match=r"observation\['inner'\]\[0\]\['mission'\], observation\['words'\] is text and left"
+    ):
+        env = adapter(Cut(space, [{"inner": ({"mission": "go", "x": i},), "words": "stop"} for i in range(9)]))
+    assert env.observation_example["inner"][0].keys() == {"x"} and env.observation_example.keys() == {"inner"}
+    row = begin(env), act(env)
+    shown, last = row[1].observations["inner"][0]["x"], row[1].final_observations["inner"][0]["x"]
+    assert row[1].truncations.all() and shown.argmax().item() == 2 and last.argmax().item() == 1

@@ -45,6 +45,12 @@ def test_cartpole(small_rule: DiscoUpdateRule, tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "runs" / "CartPole-v1-small-seed0" / "curve.png").is_file()
 
 
+def test_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert 1 <= example("own_environment").main(steps=2560) <= 200
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["CartPole-v1-grove25-seed0"]
+
+
 def test_custom_agent(small_rule: DiscoUpdateRule) -> None:
     assert 0.0 <= example("custom_agent").main(steps=34, rule=small_rule) <= 1.0
 

@@ -23,8 +23,9 @@ from gymnasium import spaces
 from small_runs import TIMING, assert_same, last_state, metrics_of, small_config
 
 from disco_torch import DiscoConfig, DiscoUpdateRule, EnvironmentFailure, TrainConfig, load_run, save_rule, train
-from disco_torch.envs import Catch
+from disco_torch.envs import Catch, SpaceConfig
 from disco_torch.runs.checkpoint import checkpoint_path, list_checkpoints
+from disco_torch.training.config import ObjectsConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
@@ -71,8 +72,11 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     folder = result.folder
     assert folder == tmp_path / "catch-actor-critic-seed0" and not result.stopped
     stored = RunFolder.open(folder).config
-    # The whole configuration, with what stands behind the rule's name.
-    assert {**vars(stored), "name": ""} == vars(config) | {"hyper_params": {"entropy_cost": 0.01}}
+    # The whole configuration, with what stands behind the rule's name, and the spaces of the environment.
+    spaces = {"observation_space": SpaceConfig("Box", (4, 3), "float32")}
+    spaces["action_space"] = SpaceConfig("Discrete", (), "int64", sizes=(3,), starts=(0,))
+    resolved = {"hyper_params": {"entropy_cost": 0.01}, "objects": ObjectsConfig(**spaces)}
+    assert {**vars(stored), "name": ""} == vars(config) | resolved
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == result.metrics and [line["steps"] for line in lines] == [24, 48, 72, 96, 120]
