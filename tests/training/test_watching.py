@@ -83,7 +83,7 @@ def test_the_environments_of_an_evaluation_are_its_own_and_closed(tmp_path: Path
     made: list[Any] = []
     config = small_config(tmp_path, env="disco_torch/Catch-v0", eval_every=60)
     monkeypatch.setattr(
-        "disco_torch.training.watching.make_env", lambda *args, **more: made.append(make_env(*args, **more)) or made[-1]
+        "disco_torch.training.bring_your_own.make_env", lambda *args, **more: made.append(make_env(*args, **more)) or made[-1]
     )
     closed: list[Any] = []
     train(config, view=False, callbacks=[_Watch(lambda status: made and _watch_close(made[0], closed))])
