@@ -156,7 +156,7 @@ def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         for steps, fewer in (("steps=200_000", 1280), ("steps=20_000", 1280), ("steps=30_000", 1536)):
             code = code.replace(steps, f"steps={fewer}")
         exec(code, namespace)
-    assert namespace["action"].shape == () and namespace["run"].agent.num_actions == 2
+    assert namespace["action"].shape == () and namespace["run"].num_actions == 2
     runs = [
         "CartPole-v1-grove25-seed0",
         "CartPole-v1-grove25-seed0-2",

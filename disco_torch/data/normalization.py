@@ -248,8 +248,16 @@ def make_normalizer(config: InputConfig, env: Environment, discount: float) -> I
     """Normalisation for the agents of an environment; None where it would leave all of its inputs as they are."""
     if config.changes_nothing:
         return None
-    kinds = kinds_by_name(env, ROOT)
-    leaves = tree_items(env.observation_example, ROOT)
+    return normalizer_of_kinds(config, kinds_by_name(env, ROOT), env.observation_example, discount)
+
+
+def normalizer_of_kinds(
+    config: InputConfig, kinds: dict[str, ObservationKind], example: Observations, discount: float
+) -> InputNormalizer | None:
+    """The same without an environment: for observations such as an example, whose leaves are of these kinds by name."""
+    if config.changes_nothing:
+        return None
+    leaves = tree_items(example, ROOT)
     stay = all(kinds[name] == "image" or (kinds[name] == "unit" and x.dtype != torch.uint8) for name, x in leaves)
     return None if stay and config.rewards == "raw" else InputNormalizer(config, kinds, discount)
 

@@ -44,7 +44,7 @@ class GymnasiumEnvironment(Environment):
 
     Args:
       env: the vector environment. A pool without `single_observation_space` is taken to name the spaces of a single one.
-      name: for messages; defaults to the environment's id.
+      name: for messages; defaults to the environment's id, or the name of its class.
       device: where the tensors shall lie.
       autoreset_mode: a name from above or Gymnasium's `AutoresetMode`; defaults to what `env` says of itself.
     """
@@ -61,7 +61,7 @@ class GymnasiumEnvironment(Environment):
         autoreset_mode: str | AutoresetMode | None = None,
     ) -> None:
         self.env = env
-        self.name = name or getattr(env.spec, "id", None) or type(env.unwrapped).__name__
+        self.name = name or _name_of(env)
         self.num_envs = _num_envs(env)
         self.device = torch.device(device)
         self._mode, self._mode_is_certain = reset_mode_of(env, autoreset_mode)
@@ -241,6 +241,16 @@ class GymnasiumEnvironment(Environment):
                 f"environment {self.name!r} failed at step {self._steps} {place}: {problem}. "
                 "Close it and make a new one; if it fails there again, look into the environment itself."
             ) from error
+
+
+def _name_of(env: VectorEnv[Any, Any, Any]) -> str:
+    """The id of an environment, that of its single ones where they can be reached, or else the name of a class."""
+    vector = env.unwrapped
+    inner = vector.envs[0] if isinstance(vector, SyncVectorEnv) else vector
+    for spec in (env.spec, inner.spec):
+        if spec is not None:
+            return spec.id
+    return type(inner.unwrapped).__name__
 
 
 def _num_envs(env: Any) -> int:

@@ -17,24 +17,24 @@ from gymnasium.vector import VectorEnv
 from torch import nn
 
 from disco_torch.agents import Agent, AgentConfig
+from disco_torch.data.normalization import ROOT
 from disco_torch.envs import (
     Environment,
     EnvSource,
     Wrapper,
     find_named,
     is_lookup_name,
+    kinds_by_name,
     make_env,
     qualified_name,
     spaces_of,
     without_bounds,
 )
+from disco_torch.envs.kinds import kind_of_tensor
 from disco_torch.rules import UpdateRule
 from disco_torch.training.config import ObjectsConfig, TrainConfig
 from disco_torch.types import Observations, OutputSpec, tree_leaves
 from disco_torch.weights import load_rule
-
-IMAGE_SIDE = 32
-"""Bytes with two sides of at least so many are taken to be images."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +85,14 @@ class RunObjects:
         """Closes environments that were made here."""
         if not self.has_env_object:
             env.close()
+
+    def check_evaluation(self, config: TrainConfig) -> None:
+        """Raises where evaluations during training would step the environments that the agent learns in."""
+        if config.eval_every and self.has_env_object and not getattr(self.env, "saves_state", False):
+            raise ValueError(
+                f"`eval_every` must be 0 for environments that are one object, {_kind(self.env)}, got {config.eval_every}; "
+                "evaluations need environments of their own: pass a function that returns one."
+            )
 
     def make_rule(self, config: TrainConfig) -> UpdateRule:
         if self.rule is None and config.objects.rule:
@@ -230,19 +238,13 @@ def check_num_envs(config: TrainConfig, given: Mapping[str, Any]) -> None:
         )
 
 
-def check_evaluations(config: TrainConfig, objects: RunObjects) -> None:
-    """Raises where evaluations during training are asked for, but the only environment is the one that is trained in."""
-    if config.eval_every and objects.has_env_object:
-        raise ValueError(
-            f"`eval_every` must be 0 with a {kind_of(objects.env or '')} as an object, got {config.eval_every}: evaluations "
-            "need environments of their own. Pass a function that returns one environment."
-        )
-
-
 def describe_env(config: TrainConfig, env: Environment) -> TrainConfig:
     """The configuration with the spaces of its environment, and the name that an object has there."""
     observation_space, action_space = spaces_of(env)
-    objects = replace(config.objects, observation_space=observation_space, action_space=action_space)
+    kinds = kinds_by_name(env, ROOT)
+    objects = replace(
+        config.objects, observation_space=observation_space, action_space=action_space, observation_kinds=kinds
+    )
     return replace(config, env=env.name if objects.env_kind else config.env, objects=objects)
 
 
@@ -262,8 +264,7 @@ def warn_about_images(config: TrainConfig, objects: RunObjects, example: Observa
     if objects.agent is not None or config.agent.torso != "mlp":
         return
     for leaf in tree_leaves(example):
-        sides = sorted(leaf.shape)[-2:]
-        if leaf.dtype == torch.uint8 and leaf.ndim in (2, 3) and sides[0] >= IMAGE_SIDE:
+        if kind_of_tensor(leaf) == "image":
             width = next(iter(config.agent.dense))
             warnings.warn(
                 f"observations are images of {list(leaf.shape)} bytes, and the torso `mlp` reads them as {leaf.numel():,} "

@@ -14,7 +14,7 @@ import tyro
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between
 from disco_torch.data import InputConfig
-from disco_torch.envs import SpaceConfig
+from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 
@@ -35,6 +35,7 @@ class ObjectsConfig:
       agent: qualified name of the class of the agent or torso.
       rule: qualified name of the class of the rule.
       observation_space, action_space: of one environment.
+      observation_kinds: what the leaves of an observation are, by name; see `disco_torch.envs.kinds`.
     """
 
     env: str = ""
@@ -43,6 +44,7 @@ class ObjectsConfig:
     rule: str = ""
     observation_space: SpaceConfig | None = None
     action_space: SpaceConfig | None = None
+    observation_kinds: dict[str, ObservationKind] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

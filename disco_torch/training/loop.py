@@ -31,7 +31,6 @@ from disco_torch.runs import (
 from disco_torch.training.bring_your_own import (
     bring,
     bring_again,
-    check_evaluations,
     check_num_envs,
     describe_env,
     fields_of_object,
@@ -132,7 +131,7 @@ def train(
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             check_num_envs(settings, fields)
             settings = _resolved(settings)
-        check_evaluations(settings, objects)
+        objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
         stack.callback(objects.close, session.env)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,26 +14,26 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from disco_torch.agents import Agent, sample_actions
-from disco_torch.data import NormalizedAgent, make_normalizer
+from disco_torch.data import NormalizedAgent
+from disco_torch.data.normalization import normalizer_of_kinds
 from disco_torch.envs import (
     BadOutput,
     Environment,
     EnvSource,
+    ObservationKind,
     Wrapper,
-    kinds_of_space,
     make_space,
     number_actions,
     observation_tensors,
-    spaces_of,
 )
 from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class
 from disco_torch.envs.spaces import observation_example
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
-from disco_torch.runs.checkpoint import check_leaves
-from disco_torch.training.bring_your_own import RunObjects, bring_again
+from disco_torch.runs.checkpoint import check_leaves, typed
+from disco_torch.training.bring_your_own import RunObjects, bring_again, describe_env
 from disco_torch.training.evaluation import Evaluation, PolicyKind, evaluate
 from disco_torch.training.folder import RunFolder
-from disco_torch.types import OutputSpec, map_trees, tree_map
+from disco_torch.types import Observations, OutputSpec, Params, map_trees, tree_map
 
 
 class TrainedAgent:
@@ -42,65 +41,64 @@ class TrainedAgent:
 
     Attributes:
       folder: folder of the run.
-      agent, params: the network and its parameters.
+      agent: acts on observations as the environment gives them; the statistics of its inputs are frozen.
+      params: its parameters.
       device: device that it acts on.
       observation_space, action_space: those of the run's environment, as Gymnasium has them; without texts.
     """
 
-    def __init__(self, folder: RunFolder, session: Mapping[str, Any], device: torch.device, objects: RunObjects, seed: int):
+    def __init__(self, folder: RunFolder, session: dict[str, Any], device: torch.device, objects: RunObjects, seed: int):
         self.folder, self.device, self._objects = folder, device, objects
-        config = folder.config
-        observations, actions = config.objects.observation_space, config.objects.action_space
-        if observations is None or actions is None:  # a run from before the configuration had them
-            env = objects.make_env(config, 1, device)
-            observations, actions = spaces_of(env)
+        names = folder.config.objects
+        if names.observation_space is None or names.action_space is None:  # a run from before the configuration had them
+            env = objects.make_env(folder.config, 1, device)
+            names = describe_env(folder.config, env).objects
             objects.close(env)
-        self.observation_space: spaces.Space[Any] = make_space(observations)
-        self._coding = number_actions(make_space(actions))
+        assert names.observation_space is not None and names.action_space is not None
+        self.observation_space: spaces.Space[Any] = make_space(names.observation_space)
+        self._coding = number_actions(make_space(names.action_space))
         self.action_space: spaces.Space[Any] = self._coding.space
-        sizes = dataclasses.replace(config.agent, bfloat16=config.agent.bfloat16 and device.type == "cuda")
-        with restoring(folder.checkpoints):
-            # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
-            outputs = OutputSpec(**session["outputs"])
-            leaves = session["learning"]
-        example, num_actions = observation_example(self.observation_space), self._coding.num_actions
-        build = partial(objects.make_agent, dataclasses.replace(config, agent=sizes), example, num_actions, outputs)
-        with restoring(folder.checkpoints):
-            prefix = "learner/params/"
-            stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
-            if objects.agent is None:
-                with torch.device("meta"):  # sizes are compared before anything is allocated
-                    check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
-            network = build().to(device)
-            own = {name: param.detach() for name, param in network.named_parameters()}
-            self.params = unpack(stored, own, prefix[:-1])
-        self.agent = self._with_inputs(network, session)
-        if (problem := first_not_finite(self.params)) is not None:
-            raise ValueError(f"{problem} in the checkpoint of {folder.path}; an agent cannot act with it.")
+        example = tree_map(lambda x: x.to(device), observation_example(self.observation_space))
+        agent, self.params = self._load_agent(session, example)
+        self.agent: Agent | NormalizedAgent = self._with_inputs(agent, session, example, names.observation_kinds)
         self._generator = torch.Generator(device).manual_seed(seed)
         self._memory: Any = None
         self._begins = torch.ones(0, dtype=torch.bool, device=device)  # [B], whose next observation begins an episode
 
-    def _with_inputs(self, network: Agent, session: Mapping[str, Any]) -> Agent | NormalizedAgent:
-        """The agent behind the normalisation of its inputs, with the statistics of the checkpoint, which stay fixed."""
+    def _load_agent(self, session: dict[str, Any], example: Observations) -> tuple[Agent, Params]:
         config = self.folder.config
-        if config.inputs.changes_nothing:
-            return network
-        if config.objects.env_kind:  # the object may not be at hand; its spaces say what its observations are
-            example = observation_example(self.observation_space)
-            env: Any = SimpleNamespace(
-                name=config.env, observation_example=example, observation_kinds=kinds_of_space(self.observation_space)
-            )
-        else:
-            env = self._objects.make_env(config, 1, self.device)
-            self._objects.close(env)
-        normalizer = make_normalizer(config.inputs, env, discount=0.0)  # acting reads no rewards
-        if normalizer is None:
-            return network
+        sizes = replace(config.agent, bfloat16=config.agent.bfloat16 and self.device.type == "cuda")
         with restoring(self.folder.checkpoints):
-            example = tree_map(lambda x: x.to(self.device), env.observation_example)
+            # What the agent computes stands in the checkpoint: to act, the rule itself is not needed.
+            outputs, prefix = OutputSpec(**session["outputs"]), "learner/params/"
+            leaves = typed(session, "learning", dict)
+            stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
+        build = partial(self._objects.make_agent, replace(config, agent=sizes), example, self.num_actions, outputs)
+        with torch.device("meta"):  # sizes are compared before anything is allocated
+            check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
+        agent = build().to(self.device)
+        with restoring(self.folder.checkpoints):
+            params = unpack(stored, {name: param.detach() for name, param in agent.named_parameters()}, prefix[:-1])
+        if (problem := first_not_finite(params)) is not None:
+            raise ValueError(f"{problem} in the checkpoint of {self.folder.path}; an agent cannot act with it.")
+        return agent, params
+
+    def _with_inputs(
+        self, agent: Agent, session: dict[str, Any], example: Observations, kinds: dict[str, ObservationKind]
+    ) -> Agent | NormalizedAgent:
+        """The agent behind the normalisation of its inputs, with the statistics of the checkpoint, which are frozen."""
+        config = self.folder.config
+        normalizer = normalizer_of_kinds(config.inputs, kinds, example, discount=0.0)  # acting reads no rewards
+        if normalizer is None:
+            return agent
+        with restoring(self.folder.checkpoints):
             stats = unpack(session["inputs"], normalizer.init(example, config.num_envs), "inputs")
-        return NormalizedAgent(network, normalizer, normalizer.snapshot(stats))
+        return NormalizedAgent(agent, normalizer, normalizer.snapshot(stats))
+
+    @property
+    def num_actions(self) -> int:
+        """Number of actions of the agent; joint ones where the environment has several at a time."""
+        return self._coding.num_actions
 
     def predict(self, observation: Any, *, deterministic: bool = False) -> Any:
         """Acts on one observation, or on a batch of them, which is told by its shape.

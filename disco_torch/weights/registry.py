@@ -27,7 +27,7 @@ class RuleEntry:
 
     Attributes:
       name: the name that `load_rule` accepts.
-      kind: "discovered", "hand-written", or "registered" by `register_rule`.
+      kind: "discovered" or "hand-written", or "registered" by `register_rule`.
       description: one line.
       source: where it comes from.
       num_parameters: number of its parameters; None where that is not known before it is made.

@@ -90,7 +90,9 @@ def test_a_factory_in_processes(tiny: dict[str, Any]) -> None:
 def test_the_reset_mode_is_that_of_the_vector_environment(mode: AutoresetMode, tiny: dict[str, Any]) -> None:
     """24 steps in each of 2 environments; in next_step mode every episode of 4 steps takes one more to begin the next."""
     env = vector_of("own/Levers-v0", mode)
-    episodes = last_state(train(env=env, **tiny).folder)["counters"]["episodes"]
+    folder = train(env=env, **tiny).folder
+    assert folder.name == "own-Levers-v0-actor-critic-seed0"
+    episodes = last_state(folder)["counters"]["episodes"]
     assert episodes == (10 if mode is AutoresetMode.NEXT_STEP else 12)
     env.reset()  # the user's own object is not closed
 
@@ -252,8 +254,17 @@ def test_keywords_of_a_resumed_run(tiny: dict[str, Any]) -> None:
     folder = train(env="CartPole-v1", **tiny).folder
     train(resume=folder, device="cpu", view=False)
     assert RunFolder.open(folder).config.steps == 48, "a run does not grow unasked"
-    with pytest.raises(ValueError, match="`seed` must be left out when a run is resumed, only steps, device, speed may"):
+    with pytest.raises(ValueError, match="`seed` must be left out when a run is resumed, only steps, device, speed,"):
         train(resume=folder, seed=3, view=False)
+
+
+def test_evaluations_during_training(tiny: dict[str, Any]) -> None:
+    """They have environments of their own, which a vector environment is not."""
+    folder = train(env=Levers, eval_every=24, eval_episodes=2, **tiny).folder
+    assert load_run(folder, "cpu", checkpoint="best").num_actions == 6
+    assert load_run(train(env=Catch(2), eval_every=24, eval_episodes=2, **tiny).folder, "cpu", checkpoint="best").params
+    with pytest.raises(ValueError, match="`eval_every` must be 0 for environments that are one object, SyncVec"):
+        train(env=vector_of("own/Levers-v0"), eval_every=24, **tiny)
 
 
 def test_runs_from_before_objects(tiny: dict[str, Any]) -> None:

@@ -75,7 +75,8 @@ def test_what_a_run_leaves_behind(tmp_path: Path) -> None:
     # The whole configuration, with what stands behind the rule's name, and the spaces of the environment.
     spaces = {"observation_space": SpaceConfig("Box", (4, 3), "float32")}
     spaces["action_space"] = SpaceConfig("Discrete", (), "int64", sizes=(3,), starts=(0,))
-    resolved = {"hyper_params": {"entropy_cost": 0.01}, "objects": ObjectsConfig(**spaces)}
+    kinds = {"observation_kinds": {"observation": "unit"}}
+    resolved = {"hyper_params": {"entropy_cost": 0.01}, "objects": ObjectsConfig(**spaces, **kinds)}
     assert {**vars(stored), "name": ""} == vars(config) | resolved
 
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
