@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from gymnasium.vector import AutoresetMode
+from torch import Tensor
 
 from disco_torch.agents import Agent
 from disco_torch.analysis import Interval, mean_interval
@@ -18,7 +18,7 @@ from disco_torch.data import act, agent_step, init_actor
 from disco_torch.envs import FAMILIES, Environment, PureEnvironment, make_env
 from disco_torch.files import replacing
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
-from disco_torch.runs.checkpoint import check_leaves, typed
+from disco_torch.runs.checkpoint import FIX, CheckpointMismatch, typed
 from disco_torch.training.folder import RunFolder
 from disco_torch.types import OutputSpec, Params
 
@@ -104,15 +104,23 @@ def load_run(run: Path | str, device: str = "auto") -> TrainedAgent:
     with restoring(folder.checkpoints):
         prefix, leaves = "learner/params/", typed(session, "learning", dict)
         stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
-        build = partial(Agent, env.observation_example, env.num_actions, OutputSpec(**session["outputs"]), sizes)
-        with torch.device("meta"):  # sizes are compared before anything is allocated
-            check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
-        agent = build().to(where)
+        outputs = OutputSpec(**session["outputs"])
+        _check_sizes(outputs, stored)
+        agent = Agent(env.observation_example, env.num_actions, outputs, sizes).to(where)
         params = unpack(stored, {name: param.detach() for name, param in agent.named_parameters()}, prefix[:-1])
     env.close()
     if (problem := first_not_finite(params)) is not None:
         raise ValueError(f"{problem} in the checkpoint of {folder.path}; an agent cannot act with it.")
     return TrainedAgent(folder, agent, params, where)
+
+
+def _check_sizes(outputs: OutputSpec, stored: dict[str, Any]) -> None:
+    """Raises unless each output has a head of its size among the stored parameters: an agent allocates what they say."""
+    for name, size in [*outputs.flat.items(), *outputs.per_action.items()]:
+        biases = [x for key, x in stored.items() if f".{name}." in key and isinstance(x, Tensor) and x.ndim == 1]
+        if type(size) is not int or not any(len(x) == size and x.is_contiguous() for x in biases):
+            got = size if type(size) is int else type(size).__name__
+            raise CheckpointMismatch(f"the checkpoint's `outputs/{name}` must be the size of its head, got {got}; {FIX}.")
 
 
 def record(
