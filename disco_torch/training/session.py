@@ -250,15 +250,17 @@ class TrainingSession:
         return metrics | dict(zip(self.logs, numbers, strict=True))
 
     def not_finite(self) -> str | None:
-        """The loss, or the first parameter, moment or state of the rule that is not finite, in words.
+        """The loss, and the first parameter, moment or state of the rule, that is not finite, in words.
 
         A gradient that is not finite leaves its moments so for good: to look at the state now and then misses none.
         """
+        state = first_not_finite(Learning(self.learner_state, self.value_state))
+        problems = [] if state is None else [state]
         loss = self.logs.get("total_loss")
         if loss is not None and not loss.isfinite():
             rate = self.config.optimizer.learning_rate
-            return f"the loss must be finite, got {float(loss)} with learning rate {rate}"
-        return first_not_finite(Learning(self.learner_state, self.value_state))
+            problems.insert(0, f"the loss must be finite, got {float(loss)} with learning rate {rate}")
+        return ", ".join(problems) or None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as tensors by name and plain values."""
