@@ -121,7 +121,7 @@ def test_the_best_checkpoint_is_kept_and_can_be_acted_with(tmp_path: Path, monke
     folder = result.folder / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["best.pt", "checkpoint-000000010.pt"]
     best = load_checkpoint(folder, "best")
-    assert best["session"]["counters"]["steps"] == 48 and "replay" not in best["session"]
+    assert best["session"]["counters"]["steps"] == 48 and best["session"]["replay"] is None
     assert best["best"]["eval_return"] == 0.5 and summary_of(result.folder)["best"]["steps"] == 48
     assert best.keys() >= load_checkpoint(folder).keys()
     # It is whole: the run can be continued from it, as from any other.
