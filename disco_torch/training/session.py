@@ -181,7 +181,9 @@ class TrainingSession:
             )
 
     def _logs_are_due(self) -> bool:
-        """Whether metrics are written after this rollout. Compiled, all logs cost less than a second recording."""
+        """Whether metrics are written after this rollout. When compiling, to compute all
+        logs every time is cheaper than to compile a second variant of the update.
+        """
         counters, config = self.counters, self.config
         return self.speed.compile or counters.rollouts % config.log_every == 0 or counters.steps >= config.steps
 
