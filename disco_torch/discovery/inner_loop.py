@@ -2,7 +2,7 @@
 
     act -> update all agents, and their value functions -> ... -> meta-loss and its gradient -> backward through each update
 
-`meta_update` puts the parts together. It takes them as `MetaUpdateParts`, so that each can be the plain function or a recorded one.
+`meta_update` puts the parts together. It takes them as `MetaUpdateParts`: each can be the plain function or a recorded one.
 """
 
 from __future__ import annotations
