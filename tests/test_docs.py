@@ -40,10 +40,22 @@ def blocks(path: str) -> list[str]:
 def test_the_first_lines_of_the_readme(disco103_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DISCO_TORCH_DISCO103", str(disco103_path))
     namespace: dict[str, object] = {}
-    code = blocks("README.md")[0]
+    code = blocks("README.md")[1]
     assert len(code.strip().splitlines()) <= 12
     exec(code.replace("range(1000)", "range(2)"), namespace)
     assert float(namespace["logs"]["total_loss"]) > 0  # type: ignore[index]
+
+
+def test_the_readme_from_training_to_acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, namespace = blocks("README.md")[0], dict[str, Any]()
+    assert len([line for line in code.splitlines() if line.strip()]) <= 20
+    for steps, fewer in (("100_000", "1280"), ("200_000", "1536"), ("episodes=100", "episodes=10")):
+        assert steps in code
+        code = code.replace(steps, fewer)
+    exec(code, namespace)
+    assert namespace["env"].action_space.contains(namespace["action"]) and namespace["over"]
+    assert '"finished": true' in (namespace["result"].folder / "summary.json").read_text()
 
 
 def test_the_rule_of_a_page_learns_catch() -> None:

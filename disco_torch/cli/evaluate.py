@@ -21,6 +21,8 @@ class Evaluate:
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """Folder of the run."""
+    checkpoint: str = "newest"
+    """Checkpoint to evaluate: `newest`, `best` by the evaluations during training, or its number of rollouts."""
     episodes: int = 100
     """Number of episodes to play with each policy."""
     policy: Literal["both", "sampled", "greedy"] = "both"
@@ -40,7 +42,8 @@ class Evaluate:
     def run(self) -> int:
         if self.episodes < 1 or self.num_envs < 1:
             raise ValueError(f"`--episodes` and `--num-envs` must be at least 1, got {self.episodes} and {self.num_envs}.")
-        trained = load_run(self.run_folder, self.device)
+        which = int(self.checkpoint) if self.checkpoint.isdecimal() else self.checkpoint
+        trained = load_run(self.run_folder, self.device, checkpoint=which)
         env = trained.make_env(min(self.num_envs, self.episodes))
         table = Table("policy", "episodes", "mean return", "95% interval", "mean length")
         kinds: tuple[PolicyKind, ...] = get_args(PolicyKind) if self.policy == "both" else (self.policy,)

@@ -30,13 +30,13 @@ class Train:
     resume: Path | None = None
     """Folder of a run to resume. Of the other options only --steps, to lengthen it, --device, --speed and
     --target-return can be given."""
-    imports: Imports = ()
-    """Module to import first, such as one that registers environments or rules; may be given several times."""
     seeds: str = ""
     """Several runs that differ in the seed, such as `0-4` or `0,3,5`, in processes side by side; each has a folder of its
     own, and one summary follows with the mean and its 95% interval."""
     jobs: int = 0
     """Number of runs side by side with --seeds; 0 for as many as there are cores."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers environments or rules; may be given several times."""
 
     def run(self) -> int:
         report(self.train())

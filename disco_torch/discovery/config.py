@@ -88,7 +88,7 @@ class DiscoverConfig:
     stride: int = 0
     """Number of agent updates between two updates of the rule; 0 for `window`. If it is smaller, windows overlap."""
     rollout_length: int = 16
-    """Number of rows of each rollout."""
+    """Number of rows of each rollout; there is one step less between them to learn from."""
     valid_length: int = 32
     """Number of rows of a validation rollout."""
     fresh_validation: bool = False

@@ -2,7 +2,7 @@
 
     act -> update all agents, and their value functions -> ... -> meta-loss and its gradient -> backward through each update
 
-`meta_update` puts the parts together. It takes them as `Steps`, so that each can be the plain function or a recorded one.
+`meta_update` puts the parts together. It takes them as `MetaUpdateParts`: each can be the plain function or a recorded one.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class InnerLoop:
 
 
 @dataclass
-class Steps:
+class MetaUpdateParts:
     """The parts that a meta-update calls: functions of an `InnerLoop`, plain or recorded.
 
     `update_agents_silently` is `update_agents` without its last result, the logs.
@@ -175,7 +175,7 @@ class Steps:
 
 
 def meta_update(
-    loop: InnerLoop, steps: Steps, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor
+    loop: InnerLoop, steps: MetaUpdateParts, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor
 ) -> tuple[GroupState, GroupGradient]:
     """As many updates of all agents as one of the rule has, and the gradient of the meta-loss through the window.
 
@@ -199,7 +199,8 @@ def meta_update(
     def normalized(rollout: Rollout, stats: InputStats | None) -> Rollout:
         return rollout if stats is None else contiguous(steps.normalize(stats, rollout))
 
-    # With the parameters of their time; or all with the first ones, and then beside the updates.
+    # With `fresh_validation` each rollout is collected when it is needed, with the agents' current parameters; else all of
+    # them up front with the initial ones, beside the updates when captured.
     updates = config.updates_per_meta_update
     rollouts = iter(collect, None) if config.fresh_validation else prefetched(collect, updates + 1)
     window, overlap = list(state.window), config.window - updates
@@ -232,7 +233,7 @@ def meta_update(
 
 def window_gradient(
     loop: InnerLoop,
-    steps: Steps,
+    steps: MetaUpdateParts,
     window: list[WindowUpdate],
     rule_params: Params,
     learners: LearnerState,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState
-from disco_torch.discovery.inner_loop import InnerLoop, Steps, meta_update
+from disco_torch.discovery.inner_loop import InnerLoop, MetaUpdateParts, meta_update
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.types import Params
 
@@ -34,7 +34,7 @@ class Schedule:
             silently = Recorded(lambda *args: loop.update_agents(*args)[:-1], part, "the agents' update without logs")
             # To compile the same graph again, for one update of many, would take longer than it ever saves.
             update = Recorded(loop.update_agents, Speed(speed.trace), "the agents' update with logs")
-        self.steps = Steps(
+        self.steps = MetaUpdateParts(
             # Environments are many small operations: they compile quickly and gain much.
             act=Recorded(loop.act, Speed(speed.trace, speed.compile or speed.capture), "acting"),
             update_agents=update,

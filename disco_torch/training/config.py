@@ -75,7 +75,8 @@ class TrainConfig:
     num_envs: int = 16
     """Number of parallel environments."""
     rollout_length: int = 16
-    """Number of rows of each rollout: observations and actions between two updates."""
+    """Number of rows of each rollout, the observations and actions between two updates: 16 rows have 15 steps between them
+    to learn from."""
     batch_size: int = 64
     """Number of trajectories that an update learns from."""
     updates_per_rollout: int = 1

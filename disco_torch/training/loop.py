@@ -163,7 +163,7 @@ def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
 
 
 def _resolved(config: TrainConfig) -> TrainConfig:
-    """A configuration that says everything: the rule and all of its hyper-parameters."""
+    """A configuration with the rule by its name or whole path, and its recommended hyper-parameters."""
     config.check_that_it_learns()
     for module in config.services:
         import_service(module)

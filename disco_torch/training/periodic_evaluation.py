@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from disco_torch.agents import Agent
 from disco_torch.analysis import Interval
+from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment
 from disco_torch.runs import Metrics
 from disco_torch.training.config import TrainConfig
@@ -43,12 +43,11 @@ class PeriodicEvaluation:
 
     Args:
       config: settings of the run.
-      agent: the agent.
       make_env: makes so many parallel environments, which the evaluation has for itself.
     """
 
-    def __init__(self, config: TrainConfig, agent: Agent, make_env: Callable[[int], Environment]) -> None:
-        self.config, self.agent, self.make_env = config, agent, make_env
+    def __init__(self, config: TrainConfig, make_env: Callable[[int], Environment]) -> None:
+        self.config, self.make_env = config, make_env
         self._env: Environment | None = None
 
     def is_due(self, steps: int) -> bool:
@@ -58,15 +57,15 @@ class PeriodicEvaluation:
             return False
         return steps // every > (steps - self.config.steps_per_rollout) // every or steps >= self.config.steps
 
-    def run(self, params: Params, steps: int) -> EvaluationPoint | None:
-        """Evaluates the agent; None, with a warning, where its episodes do not end."""
+    def run(self, agent: ActingAgent, params: Params, steps: int) -> EvaluationPoint | None:
+        """Evaluates an agent with these parameters; None, with a warning, where its episodes do not end."""
         config, episodes = self.config, self.config.eval_episodes
         if self._env is None:
             self._env = self.make_env(min(episodes, config.num_envs))
         limit = MAX_STEPS * -(-episodes // self._env.num_envs)
         seed = config.seed + SEED_OFFSET
         try:
-            played = evaluate(self.agent, params, self._env, episodes, policy=config.eval_policy, seed=seed, max_steps=limit)
+            played = evaluate(agent, params, self._env, episodes, policy=config.eval_policy, seed=seed, max_steps=limit)
         except EpisodesDoNotEnd as error:
             hint = (
                 "" if config.eval_policy == "sampled" else " A greedy policy may walk in circles; use `eval_policy` sampled."

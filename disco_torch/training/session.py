@@ -18,11 +18,13 @@ from disco_torch.data import (
     Episodes,
     InputSnapshot,
     InputStats,
+    NormalizedAgent,
     Replay,
     init_actor,
     make_normalizer,
     memory_resets,
 )
+from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment
 from disco_torch.kernels import Recorded
 from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
@@ -152,6 +154,12 @@ class TrainingSession:
             return None
         return self.normalizer.snapshot(self.input_stats)
 
+    def acting_agent(self) -> ActingAgent:
+        """The agent as it acts now: on observations as the environment gives them, with the present statistics frozen."""
+        if self.normalizer is None or self.snapshot is None:
+            return self.agent
+        return NormalizedAgent(self.agent, self.normalizer, self.snapshot)
+
     def advance(self) -> None:
         """One rollout and its updates."""
         config, counters = self.config, self.counters
@@ -173,7 +181,9 @@ class TrainingSession:
             )
 
     def _logs_are_due(self) -> bool:
-        """Whether metrics are written after this rollout. Compiled, all logs cost less than a second recording."""
+        """Whether metrics are written after this rollout. When compiling, to compute all
+        logs every time is cheaper than to compile a second variant of the update.
+        """
         counters, config = self.counters, self.config
         return self.speed.compile or counters.rollouts % config.log_every == 0 or counters.steps >= config.steps
 
@@ -242,15 +252,17 @@ class TrainingSession:
         return metrics | dict(zip(self.logs, numbers, strict=True))
 
     def not_finite(self) -> str | None:
-        """The loss, or the first parameter, moment or state of the rule that is not finite, in words.
+        """The loss, and the first parameter, moment or state of the rule, that is not finite, in words.
 
         A gradient that is not finite leaves its moments so for good: to look at the state now and then misses none.
         """
+        state = first_not_finite(Learning(self.learner_state, self.value_state))
+        problems = [] if state is None else [state]
         loss = self.logs.get("total_loss")
         if loss is not None and not loss.isfinite():
             rate = self.config.optimizer.learning_rate
-            return f"the loss must be finite, got {float(loss)} with learning rate {rate}"
-        return first_not_finite(Learning(self.learner_state, self.value_state))
+            problems.insert(0, f"the loss must be finite, got {float(loss)} with learning rate {rate}")
+        return ", ".join(problems) or None
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that changes, as tensors by name and plain values."""

@@ -29,7 +29,7 @@ from disco_torch.envs import (
 from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class
 from disco_torch.envs.spaces import observation_example
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
-from disco_torch.runs.checkpoint import check_leaves, typed
+from disco_torch.runs.checkpoint import FIX, CheckpointMismatch, check_leaves, typed
 from disco_torch.training.bring_your_own import RunObjects, bring_again, describe_env
 from disco_torch.training.evaluation import Evaluation, PolicyKind, evaluate
 from disco_torch.training.folder import RunFolder
@@ -73,6 +73,7 @@ class TrainedAgent:
             outputs, prefix = OutputSpec(**session["outputs"]), "learner/params/"
             leaves = typed(session, "learning", dict)
             stored = {name.removeprefix(prefix): leaf for name, leaf in leaves.items() if str(name).startswith(prefix)}
+            check_sizes(outputs, stored)
         build = partial(self._objects.make_agent, replace(config, agent=sizes), example, self.num_actions, outputs)
         with torch.device("meta"):  # sizes are compared before anything is allocated
             check_leaves(stored, dict(build().named_parameters()), prefix[:-1])
@@ -205,6 +206,15 @@ def load_run(
     session = folder.load_checkpoint(checkpoint)["session"]
     objects = bring_again(folder.config, env=env, agent=agent, wrappers=wrappers)
     return TrainedAgent(folder, session, where, objects, seed)
+
+
+def check_sizes(outputs: OutputSpec, stored: dict[str, Any]) -> None:
+    """Raises unless each output has a head of its size among the stored parameters: an agent allocates what they say."""
+    for name, size in [*outputs.flat.items(), *outputs.per_action.items()]:
+        biases = [x for key, x in stored.items() if f".{name}." in key and isinstance(x, Tensor) and x.ndim == 1]
+        if type(size) is not int or not any(len(x) == size and x.is_contiguous() for x in biases):
+            got = size if type(size) is int else type(size).__name__
+            raise CheckpointMismatch(f"the checkpoint's `outputs/{name}` must be the size of its head, got {got}; {FIX}.")
 
 
 def as_batch(space: spaces.Space[Any], observation: Any) -> tuple[Any, bool]:

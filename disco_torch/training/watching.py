@@ -24,9 +24,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
     def __post_init__(self) -> None:
         super().__post_init__()
         config, session = self.folder.config, self.session
-        self.evaluation = PeriodicEvaluation(
-            config, session.agent, lambda n: session.objects.make_env(config, n, session.device)
-        )
+        self.evaluation = PeriodicEvaluation(config, lambda n: session.objects.make_env(config, n, session.device))
         self.best: dict[str, float] | None = self._stored_best()
         """Steps and mean return of the best evaluation so far."""
         self.warnings: list[str] = []
@@ -65,7 +63,8 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         self.check_finite()  # an agent that is not finite has nothing to show
         self.doing(f"evaluating the agent in {self.folder.config.eval_episodes} episodes")
         try:
-            point = self.evaluation.run(self.session.learner_state.params, self.session.counters.steps)
+            session = self.session
+            point = self.evaluation.run(session.acting_agent(), session.learner_state.params, session.counters.steps)
         except EnvironmentFailure:
             if not self.asked_to_stop():  # Ctrl-C in a terminal ends the environment's processes, too
                 self.save()
@@ -89,7 +88,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
             return
         content = self.content_now()
         assert content is not None  # training has one process
-        content["session"].pop("replay", None)
+        content["session"]["replay"] = None
         self.best = {"steps": point.steps, **point.metrics}
         with self.writing("the best checkpoint"):
             save_best(self.folder.checkpoints, content | {"best": dict(self.best)})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from typing import Any
 
 import pytest
 import torch
-from small_discoveries import end, last_state, metrics_of, run, small_config, start
+from small_discoveries import PAPER, end, last_state, metrics_of, run, small_config, start
 
 from disco_torch.cli import main
 from disco_torch.discovery import DiscoverySession
 from disco_torch.discovery.snapshots import moments_path
 from disco_torch.runs import RunDiverged, RunInUse
+from disco_torch.runs.checkpoint import load_checkpoint, save_checkpoint
 
 QUICK = {"rollout_length": 3, "valid_length": 3, "window": 1, "meta_updates": 2}
 HOLD = """
@@ -128,6 +130,49 @@ def test_a_full_disk_while_a_snapshot_is_written(tmp_path: Path, monkeypatch: py
 def test_names_that_are_not_those_of_one_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(ValueError, match="`name` must be the name of one folder"):
         small_config(tmp_path, name=name)
+
+
+def ruined(folder: Path, edit: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes the only group of the newest checkpoint."""
+    content = load_checkpoint(folder / "checkpoints")
+    edit(content["session"]["groups"][0])
+    del content["format"]
+    save_checkpoint(folder / "checkpoints", 2, content, keep=9)
+
+
+HUGE = torch.zeros(()).expand(2**40)
+GROUPS: dict[str, Callable[[dict[str, Any]], Any]] = {
+    r"`groups/0/more` is not part of this state": lambda group: group.update(more=1),
+    r"`groups/0/ids` must be the numbers of all 3 agents in order": lambda group: group.update(ids=[0, 2, 1]),
+    r"`groups/0/generator` must be \[\d+\] of uint8, got \[1099511627776\]": lambda group: group.update(generator=HUGE),
+    r"`groups/0/window` must lie in 0 \.\. 2, got 3": lambda group: group.update(window=group["window"][:1] * 3),
+    r"`groups/0/agents/returns` must be \[3, 4\] of float64, got \[3, 1099511627776\]": lambda group: group["agents"].update(
+        returns=torch.zeros((), dtype=torch.float64).expand(3, 2**40)
+    ),
+    r"`groups/0/agents/replay/0/actions` must lie in 0 \.\. 2, got 9": lambda group: group["agents"][
+        "replay/0/actions"
+    ].fill_(9),
+    r"`groups/0/agents/replay/1` must lie in 0 \.\. 8, got 99": lambda group: group["agents"]["replay/1"].fill_(99),
+    r"`groups/0/position` must lie in 0 \.\. 7, got 8": lambda group: group.update(position=8),
+    r"`groups/0/lives` must be 3 lists of 3 integers": lambda group: group.update(lives=[[0, 0, 0]]),
+    r"`groups/0/lives` must lie in 0 \.\. \d+, got -1": lambda group: group["lives"][1].__setitem__(0, -1),
+    r"`groups/0/worlds/2` is not part of this state": lambda group: group["worlds"].update({"2": {}}),
+    r"`groups/0/worlds/0/mine` must be the numbers of all 2 agents": lambda group: group["worlds"]["0"].update(mine=[1]),
+}
+
+
+@pytest.fixture(scope="module")
+def discovered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    config = small_config(tmp_path_factory.mktemp("runs"), **PAPER)
+    return run(dataclasses.replace(config, rollout_length=3, valid_length=3, meta_updates=2))
+
+
+@pytest.mark.parametrize("message", GROUPS)
+def test_a_group_that_is_not_what_it_should_be(tmp_path: Path, discovered: Path, message: str) -> None:
+    folder = shutil.copytree(discovered, tmp_path / "run")
+    ruined(folder, GROUPS[message])
+    with pytest.raises(ValueError, match=message):
+        run(small_config(tmp_path, meta_updates=3), resume=folder)
 
 
 def first(stored: dict[str, Any], part: str) -> torch.Tensor:

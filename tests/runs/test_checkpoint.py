@@ -77,6 +77,15 @@ def test_leaves_without_names_are_refused() -> None:
         unpack([torch.ones(1)], [torch.ones(1)], "learner")  # type: ignore[arg-type]
 
 
+def test_one_number_that_stands_for_many_gets_a_place_for_each() -> None:
+    leaf = torch.ones(()).expand(3, 2)
+    loaded = unpack({"x": leaf}, {"x": torch.zeros(3, 2)})["x"]
+    loaded[0, 0] = 5.0
+    assert loaded.flatten().tolist() == [5.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+    kept = torch.arange(6.0).reshape(2, 3).t()
+    assert unpack({"x": kept}, {"x": torch.zeros(3, 2)})["x"] is kept  # its layout stays, and with it every rounding
+
+
 def test_what_is_not_finite_is_named() -> None:
     tree = state(3.0)
     assert first_not_finite(tree) is None
@@ -157,7 +166,10 @@ def test_without_any(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "missing")
 
 
-@pytest.mark.parametrize(("content", "found"), [({"format": 1}, 1), ({"format": 99}, 99), ({}, None), ([2], None)])
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [({"format": 1}, 1), ({"format": 99}, 99), ({}, None), ([2], None), ({"format": torch.zeros(2)}, "Tensor")],
+)
 def test_another_format_is_named(tmp_path: Path, content: Any, found: Any) -> None:
     torch.save(content, checkpoint_path(tmp_path, 1))
     with pytest.raises(ValueError, match=f"must be of checkpoint format 2, got {found}; resume it with the version of"):

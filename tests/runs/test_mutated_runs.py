@@ -19,12 +19,12 @@ def test_a_few_mutated_files(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "count"),
     [
-        ("checkpoint of a training run", 1200),
-        ("checkpoint of an agent", 600),
-        ("checkpoint of a discovery", 1000),
-        ("configuration of a training run", 800),
-        ("configuration of a discovery", 600),
-        ("moments", 800),
+        ("checkpoint of a training run", 700),
+        ("checkpoint of an agent", 300),
+        ("checkpoint of a discovery", 500),
+        ("configuration of a training run", 400),
+        ("configuration of a discovery", 300),
+        ("moments", 400),
     ],
 )
 def test_mutated_files(name: str, count: int, tmp_path: Path) -> None:

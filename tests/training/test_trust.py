@@ -23,7 +23,7 @@ import torch
 from gymnasium import spaces
 from small_runs import assert_same, last_state, metrics_of, small_config
 
-from disco_torch import InputConfig, TrainConfig, load_run, train
+from disco_torch import AdamConfig, InputConfig, TrainConfig, load_run, train
 from disco_torch.cli import main
 from disco_torch.runs import RunDiverged, RunInUse, checkpoint
 from disco_torch.runs.checkpoint import checkpoint_path, list_checkpoints, load_checkpoint, save_checkpoint
@@ -66,18 +66,21 @@ class Huge(gymnasium.Env):
         return np.full(2, value, np.float32), 0.5, self.steps % 3 == 0, False, {}
 
 
+@pytest.mark.parametrize("value", [1e18, 1e22])
 @pytest.mark.parametrize("log_every", [2, 1000])
 def test_moments_that_overflow_end_the_run_and_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_every: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_every: int, value: float
 ) -> None:
+    monkeypatch.setattr(Huge, "value", value)
     spec = gymnasium.envs.registration.EnvSpec("Huge-v0", entry_point=Huge)
     monkeypatch.setitem(gymnasium.registry, "Huge-v0", spec)
     # Raw: normalised, such observations would do no harm.
     config = small_config(
         tmp_path, env="Huge-v0", env_args={}, name="huge", log_every=log_every, inputs=InputConfig(), first_steps=False
     )
-    with pytest.raises(RunDiverged, match=r"`learner/opt_state/nu/\S+` must be finite, got inf .* at step \d+; look"):
+    with pytest.raises(RunDiverged, match=r"`learner/\S+` must be finite, got (inf|nan) .* at step \d+; look") as caught:
         run(config)
+    assert value > 1e18 or "`learner/opt_state/nu/" in str(caught.value)
     assert all(leaf.isfinite().all() for leaf in last_state(tmp_path / "huge")["learning"].values())
 
 
@@ -412,7 +415,22 @@ WEIGHT = ("session", "learning", "learner/params/torso.0.weight")
         put({}, "session", "learning"),
         put({}, "session", "actor"),
         put({}, "session", "replay"),
+        put({"tensors": torch.zeros(()).expand(2**40)}, "session", "replay"),
+        put(torch.zeros(()).expand(2**40, 2), "session", "recent"),
+        put(torch.zeros(()).expand(2**40), "seconds"),
+        put(float("nan"), "seconds"),
+        put(-1, "metrics_bytes"),
+        put(-1, "session", "counters", "episodes"),
+        put(7, "session", "counters", "steps"),
+        put("abacus", "session", "device"),
+        put({"flat": {"logits": 10**9}, "per_action": {}}, "session", "outputs"),
+        put(1, "session", "more"),
+        put("{}", "config"),
+        lambda content: content["session"]["replay"]["tensors"]["actions"].fill_(9),
+        lambda content: content["session"]["replay"].update(more=1),
+        lambda content: content["session"]["replay"]["tensors"].update(rewards=[1.0]),
         lambda content: content["session"].pop("device"),
+        lambda content: content["session"].pop("replay"),
         lambda content: content.pop("config"),
     ],
 )
@@ -421,6 +439,79 @@ def test_a_checkpoint_of_another_structure_is_refused(tmp_path: Path, edit: Call
     edited(folder, edit)
     with pytest.raises(ValueError, match="checkpoint"):
         run(small_config(tmp_path, steps=48), resume=folder)
+
+
+def test_the_field_of_a_checkpoint_that_is_wrong_is_named(tmp_path: Path) -> None:
+    folder = run(small_config(tmp_path, steps=24))
+    whole = list_checkpoints(folder / "checkpoints")[-1].read_bytes()
+    huge = torch.zeros(()).expand(2**40)
+    messages = {
+        r"the checkpoint's `recent` must be list, got Tensor": put(huge, "session", "recent"),
+        r"the checkpoint's `recent` must be pairs of a return and a length": put([1.0], "session", "recent"),
+        r"the checkpoint's `seconds` must lie in 0.0 \.\. \d+, got nan": put(float("nan"), "seconds"),
+        r"the checkpoint's `counters/steps` must lie in 24 \.\. 24, got 7": put(7, "session", "counters", "steps"),
+        r"the checkpoint's `more` is not part of this state": put(1, "session", "more"),
+        r"the checkpoint's `outputs` must be \{.*\}, got \{": lambda content: content["session"]["outputs"].update(x={}),
+        r"the checkpoint's `learning/learner/params/torso.0.weight` must be .*, got \[1099511627776\]": put(huge, *WEIGHT),
+        r"`tensors` of `state`, a replay's `state_dict`, must be dict, got Tensor": put(
+            huge, "session", "replay", "tensors"
+        ),
+        r"`actions` must lie in 0 \.\. 2, got 9": lambda content: content["session"]["replay"]["tensors"]["actions"].fill_(
+            9
+        ),
+        r"`config.x` is not known": lambda content: content.update(
+            config=json.dumps(json.loads(content["config"]) | {"x": 1})
+        ),
+    }
+    for message, edit in messages.items():
+        edited(folder, edit)
+        with pytest.raises(ValueError, match=message):
+            run(small_config(tmp_path, steps=48), resume=folder)
+        checkpoint_path(folder / "checkpoints", 2).write_bytes(whole)
+    run(small_config(tmp_path, steps=48), resume=folder)
+
+
+def test_a_checkpoint_under_another_name_is_refused(tmp_path: Path) -> None:
+    folder = run(small_config(tmp_path, steps=24))
+    path = checkpoint_path(folder / "checkpoints", 2)
+    path.rename(checkpoint_path(folder / "checkpoints", 9))
+    with pytest.raises(ValueError, match=r"checkpoint-000000009.pt holds the state after 2 rollouts"):
+        run(resume=folder)
+
+
+def test_sizes_are_compared_before_an_agent_is_built(tmp_path: Path) -> None:
+    folder = run(small_config(tmp_path, steps=24))
+    edited(folder, lambda content: content["session"]["outputs"]["flat"].update(v=10**12))
+    with pytest.raises(ValueError, match=r"the checkpoint's `outputs/v` must be the size of its head, got 1000000000000"):
+        load_run(folder, "cpu")
+
+
+def test_numbers_that_the_first_rollout_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run(small_config(tmp_path, steps=24))
+
+    def fails(session: TrainingSession) -> None:
+        raise IndexError("index 99 is out of bounds")
+
+    monkeypatch.setattr(TrainingSession, "advance", fails)
+    with pytest.raises(ValueError, match=r"cannot continue from the checkpoint in .* \(IndexError: index 99 is out of bou"):
+        run(small_config(tmp_path, steps=48), resume=folder)
+    with pytest.raises(IndexError, match="index 99"):  # a new run has no checkpoint to doubt
+        run(small_config(tmp_path, steps=48))
+
+
+def test_settings_that_could_not_be_read_again_are_refused_at_the_start(tmp_path: Path) -> None:
+    config = small_config(tmp_path / "runs", optimizer=AdamConfig(max_abs_update=float("inf")))
+    with pytest.raises(ValueError, match=r"`config.optimizer.max_abs_update` must be finite, got inf"):
+        run(config)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_configuration_of_any_size_is_not_read(tmp_path: Path) -> None:
+    folder = run(small_config(tmp_path, steps=24))
+    with (folder / "config.json").open("r+b") as file:
+        file.truncate(2**34)  # takes no space on the disk
+    with pytest.raises(ValueError, match=r"config.json must have at most 16777216 bytes, got 17179869184"):
+        load_run(folder, "cpu")
 
 
 def test_weights_that_are_not_finite_neither_act_nor_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

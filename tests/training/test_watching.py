@@ -16,9 +16,9 @@ import torch
 from gymnasium import spaces
 from small_runs import assert_same, last_state, metrics_of, small_config
 
-from disco_torch import AdamConfig, EnvironmentFailure, TrainConfig, load_run, make_env, train
+from disco_torch import AdamConfig, EnvironmentFailure, InputConfig, TrainConfig, load_run, make_env, train
 from disco_torch.runs import Callback, CallbackFailed, RunStatus
-from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_checkpoint
+from disco_torch.runs.checkpoint import best_path, load_checkpoint
 from disco_torch.runs.progress import Progress
 from disco_torch.training import periodic_evaluation
 from disco_torch.training.evaluation import evaluate
@@ -87,8 +87,8 @@ def test_the_environments_of_an_evaluation_are_its_own_and_closed(tmp_path: Path
         lambda *args, **more: made.append(make_env(*args, **more)) or made[-1],
     )
     closed: list[Any] = []
-    train(config, view=False, callbacks=[_Watch(lambda status: _watch_close(made[1], closed))])
-    assert len(made) == 2 and closed  # that of training, and one for all evaluations, closed at the end
+    train(config, view=False, callbacks=[_Watch(lambda status: made and _watch_close(made[1], closed))])
+    assert len(made) == 2 and closed  # beside those to learn in, made once, closed at the end
 
 
 class _Watch(Callback):
@@ -108,7 +108,7 @@ def scores(monkeypatch: pytest.MonkeyPatch, *means: float) -> None:
     """Evaluations with the given means, one after another."""
     rest = list(means)
 
-    def run(self: PeriodicEvaluation, params: Any, steps: int) -> periodic_evaluation.EvaluationPoint:
+    def run(self: PeriodicEvaluation, agent: Any, params: Any, steps: int) -> periodic_evaluation.EvaluationPoint:
         mean = rest.pop(0)
         return periodic_evaluation.EvaluationPoint(steps, periodic_evaluation.Interval(mean, mean, mean), 3.0, 5)
 
@@ -121,7 +121,7 @@ def test_the_best_checkpoint_is_kept_and_can_be_acted_with(tmp_path: Path, monke
     folder = result.folder / "checkpoints"
     assert sorted(path.name for path in folder.iterdir()) == ["best.pt", "checkpoint-000000010.pt"]
     best = load_checkpoint(folder, "best")
-    assert best["session"]["counters"]["steps"] == 48 and "replay" not in best["session"]
+    assert best["session"]["counters"]["steps"] == 48 and best["session"]["replay"] is None
     assert best["best"]["eval_return"] == 0.5 and summary_of(result.folder)["best"]["steps"] == 48
     assert best.keys() >= load_checkpoint(folder).keys()
     # It is whole: the run can be continued from it, as from any other.
@@ -210,10 +210,10 @@ def test_an_environment_that_fails_in_an_evaluation_leaves_a_checkpoint(
 ) -> None:
     evaluating = PeriodicEvaluation.run
 
-    def fail(self: PeriodicEvaluation, params: Any, steps: int) -> Any:
+    def fail(self: PeriodicEvaluation, agent: Any, params: Any, steps: int) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(Endless, "fails", True)
-            return evaluating(self, params, steps)
+            return evaluating(self, agent, params, steps)
 
     monkeypatch.setattr(PeriodicEvaluation, "run", fail)
     with pytest.raises(EnvironmentFailure, match="the simulator is gone"):
@@ -367,22 +367,23 @@ def test_what_was_said_is_not_said_again_when_the_run_is_resumed(
     assert capsys.readouterr().out.count("Not learning?") == 1
 
 
-def test_runs_of_earlier_versions_are_resumed_and_their_returns_say_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = learning_config(tmp_path, optimizer=AdamConfig(learning_rate=0.0), steps=9600)
-    with monkeypatch.context() as patch:
-        stop_after(patch, 15)
-        folder = train(config, view=False).folder
-    content = load_checkpoint(folder / "checkpoints")
-    del content["session"]["first_returns"], content["learning_is_checked"], content["format"]
-    save_checkpoint(folder / "checkpoints", 15, content, keep=1)
-    plain = json.loads((folder / "config.json").read_text())
-    for name in ("eval_every", "eval_episodes", "eval_policy", "target_return"):
-        del plain[name]
-    (folder / "config.json").write_text(json.dumps(plain))
-    result = train(resume=folder, view=False)
-    assert not result.stopped and "is not above" not in capsys.readouterr().out
+def test_evaluations_see_inputs_as_the_agent_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With normalised inputs, an evaluation during training is what the loaded agent gives in the same episodes."""
+    seen: list[Any] = []
+    evaluating = PeriodicEvaluation.run
+
+    def run(self: PeriodicEvaluation, agent: Any, params: Any, steps: int) -> Any:
+        seen.append(type(agent).__name__)
+        return evaluating(self, agent, params, steps)
+
+    monkeypatch.setattr(PeriodicEvaluation, "run", run)
+    inputs = InputConfig(observations="auto", rewards="raw")
+    config = small_config(tmp_path, env="CartPole-v1", env_args={}, inputs=inputs, eval_every=120, eval_episodes=4)
+    result = train(config, view=False)
+    trained = load_run(result.folder)
+    assert seen == ["NormalizedAgent"] == [type(trained.agent).__name__]
+    again = evaluate(trained.agent, trained.params, trained.make_env(min(4, config.num_envs)), 4, seed=SEED_OFFSET)
+    assert result.best_return == pytest.approx(sum(again.returns) / len(again.returns))
 
 
 def test_the_page_that_the_line_points_to_is_there() -> None:
