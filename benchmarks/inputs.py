@@ -39,13 +39,19 @@ TASKS = {
     "LunarLander-v3": ("LunarLander-v3", 60_000, "Box2D"),
 }
 """Environment, steps, and the package that it needs, for each task."""
+USUAL = {"least_deviation": 1.0, "largest_deviation": 1.0}
 VARIANTS = {
     "raw": (InputConfig(), False),
     "first steps": (InputConfig(), True),
-    "observations": (InputConfig("auto"), False),
-    "observations, first steps": (InputConfig("auto"), True),
-    "observations, rewards": (InputConfig("auto", "normalized"), False),
-    "all": (InputConfig("auto", "normalized"), True),
+    "rewards": (InputConfig("raw", "normalized"), False),
+    "rewards, first steps": (InputConfig("raw", "normalized"), True),
+    "observations": (InputConfig("auto", **USUAL), False),
+    "observations, first steps": (InputConfig("auto", **USUAL), True),
+    "observations, rewards": (InputConfig("auto", "normalized", **USUAL), False),
+    "all": (InputConfig("auto", "normalized", **USUAL), True),
+    "bounded": (InputConfig("auto"), False),
+    "bounded, rewards": (InputConfig("auto", "normalized"), False),
+    "bounded, rewards, first steps": (InputConfig("auto", "normalized"), True),
 }
 
 

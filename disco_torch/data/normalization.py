@@ -51,10 +51,20 @@ class InputConfig:
     """Largest absolute value of `clipped` rewards."""
     clip: float = 10.0
     """Largest absolute value of normalised observations and rewards."""
+    least_deviation: float = 0.1
+    """Smallest deviation of normalised observations: numbers that vary less are scaled up to it."""
+    largest_deviation: float = 1.0
+    """Largest deviation of normalised observations: numbers that vary more are scaled down to it; between the two only the
+    mean is subtracted. Set both to 1 for the usual normalisation, by the deviation alone."""
 
     def __post_init__(self) -> None:
-        for name in ("reward_scale", "reward_clip", "clip"):
+        for name in ("least_deviation", "reward_scale", "reward_clip", "clip"):
             check_positive(name, getattr(self, name), "it is a scale")
+        if self.largest_deviation < self.least_deviation:
+            raise ValueError(
+                f"`largest_deviation` must be at least `least_deviation`, {self.least_deviation}, "
+                f"got {self.largest_deviation}; they are the bounds of a deviation."
+            )
 
     @property
     def changes_nothing(self) -> bool:
@@ -201,7 +211,9 @@ class InputNormalizer:
     def snapshot(self, stats: InputStats, dtype: torch.dtype = torch.float32) -> InputSnapshot:
         """The factors that statistics stand for, as constants in the dtype of the inputs."""
         offsets = {name: moments.mean.to(dtype) for name, moments in stats.observations.items()}
-        factors = {name: (1.0 / moments.deviation()).to(dtype) for name, moments in stats.observations.items()}
+        deviations = {name: moments.deviation() for name, moments in stats.observations.items()}
+        low, high = self.config.least_deviation, self.config.largest_deviation
+        factors = {name: (x.clamp(low, high) / x).to(dtype) for name, x in deviations.items()}
         reward_factor = None if stats.rewards is None else (1.0 / stats.rewards.deviation()).to(dtype)
         return InputSnapshot(offsets, factors, reward_factor)
 

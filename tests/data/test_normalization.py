@@ -31,7 +31,8 @@ EXAMPLE = {
 
 
 def normalizer(discount: float = 0.9, **changes: Any) -> InputNormalizer:
-    config = InputConfig(**({"observations": "auto", "rewards": "normalized"} | changes))
+    usual = {"observations": "auto", "rewards": "normalized", "least_deviation": 1.0, "largest_deviation": 1.0}
+    config = InputConfig(**(usual | changes))
     return InputNormalizer(config, KINDS, discount)  # type: ignore[arg-type]
 
 
@@ -116,6 +117,19 @@ def test_what_each_kind_of_leaf_becomes() -> None:
     assert far["speed"].abs().max() == 10.0
     near = normalizer(clip=0.5).normalize_observations(snapshot, raw)
     assert near["speed"].abs().max() == 0.5
+
+
+def test_deviations_are_brought_between_their_bounds() -> None:
+    """300, 0.4 and 0.001 become 1, 0.4 and 0.1: what is neither large nor small keeps its scale."""
+    scales = torch.tensor([300.0, 0.4, 1e-3])
+    speed = torch.randn(2000, B, 3, generator=torch.Generator().manual_seed(0)) * scales + 7.0
+    config = InputConfig(observations="auto")
+    norm = InputNormalizer(config, {"observation": "numbers"})
+    rollout = dataclasses.replace(raw_rollout(0), observations=speed, rewards=torch.zeros(2000, B))
+    snapshot = norm.snapshot(norm.update(norm.init(torch.zeros(3), B), rollout))
+    seen = norm.normalize_observations(snapshot, speed).flatten(0, 1)
+    torch.testing.assert_close(seen.std(0), torch.tensor([1.0, 0.4, 0.1]), rtol=0.05, atol=0)
+    torch.testing.assert_close(seen.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
 
 
 def test_before_anything_was_counted_inputs_are_as_they_are() -> None:
@@ -248,7 +262,13 @@ def test_none_where_nothing_would_change() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", ["reward_scale", "reward_clip", "clip"])
+def test_bounds_of_the_deviation_are_in_order() -> None:
+    message = r"`largest_deviation` must be at least `least_deviation`, 2.0, got 1.0; they are the bounds of a deviation"
+    with pytest.raises(ValueError, match=message):
+        InputConfig(least_deviation=2.0)
+
+
+@pytest.mark.parametrize("name", ["least_deviation", "reward_scale", "reward_clip", "clip"])
 def test_scales_are_positive(name: str) -> None:
     with pytest.raises(ValueError, match=f"`{name}` must be greater than 0, got 0.0; it is a scale"):
         InputConfig(**{name: 0.0})
