@@ -166,7 +166,7 @@ def test_going_on_without_the_replay(tmp_path: Path, stopping: Any) -> None:
         folder = run(config)
     run(resume=folder)
     state = last_state(folder)
-    assert "replay" not in state and state["counters"]["steps"] == 120
+    assert state["replay"] is None and state["counters"]["steps"] == 120
     assert state["counters"]["updates"] == 4 + 4  # the first rollout after the stop only fills the replay
     assert [line["steps"] for line in metrics_of(folder)] == [24, 48, 72, 96, 120]
 
