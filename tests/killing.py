@@ -133,7 +133,7 @@ def begin(arguments: list[str] | DiscoverConfig, kill: Kill | None = None) -> Ba
     return process
 
 
-def end(process: BaseProcess, seconds: float = 120.0) -> int | None:
+def end(process: BaseProcess, seconds: float = 600.0) -> int | None:
     process.join(seconds)
     code = process.exitcode
     process.kill()

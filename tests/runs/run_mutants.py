@@ -305,7 +305,7 @@ class TrainingCheckpoint(OfARun):
             return True
         session = expected["session"]
         if session.get("device") != loaded["device"]:  # of another device, whose generators are others
-            loaded, session = ({k: x for k, x in s.items() if k not in ("device", "generator")} for s in (loaded, session))
+            loaded, session = (without(state, ("device", "generator")) for state in (loaded, session))
         if session.get("replay", {}) is None:  # it was not saved: an empty one is what the file says
             loaded, session = loaded | {"replay": loaded["replay"]["size"]}, session | {"replay": 0}
         return same_state(loaded, session)
@@ -333,6 +333,13 @@ class DiscoveryCheckpoint(TrainingCheckpoint):
     def load(self, path: Path) -> Any:
         with self.changed(self.path, path.read_bytes()):
             return self.resume(lambda: discover(DiscoverConfig(meta_updates=3), resume=self.run, view=False))
+
+
+def without(tree: Any, names: tuple[str, ...]) -> Any:
+    """A tree without what has one of these names."""
+    if isinstance(tree, dict):
+        return {name: without(part, names) for name, part in tree.items() if name not in names}
+    return [without(part, names) for part in tree] if isinstance(tree, list) else tree
 
 
 def same_state(loaded: Any, expected: Any) -> bool:
