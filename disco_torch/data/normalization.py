@@ -43,8 +43,8 @@ class InputConfig:
     """Scale of observations: `auto` divides images by 255, leaves bits and boards of 0 and 1 as they are, and normalises
     everything else by its running mean and deviation; `raw` divides all bytes by 255 and leaves the rest as it is."""
     rewards: Literal["raw", "normalized", "scaled", "clipped"] = "raw"
-    """Scale of rewards: divided by the running deviation of the discounted return; multiplied by `reward_scale`; clipped at
-    `reward_clip`; or `raw`. Logged returns are never scaled."""
+    """Scale of rewards: `normalized` by the running deviation of the discounted return; `scaled` by `reward_scale`;
+    `clipped` at `reward_clip`; or `raw`. Logged returns are never scaled."""
     reward_scale: float = 1.0
     """Factor of `scaled` rewards."""
     reward_clip: float = 1.0
@@ -52,10 +52,10 @@ class InputConfig:
     clip: float = 10.0
     """Largest absolute value of normalised observations and rewards."""
     least_deviation: float = 0.1
-    """Smallest deviation of normalised observations: numbers that vary less are scaled up to it."""
+    """Smallest deviation of normalised observations and discounted returns: what varies less is scaled up to it."""
     largest_deviation: float = 1.0
-    """Largest deviation of normalised observations: numbers that vary more are scaled down to it; between the two only the
-    mean is subtracted. Set both to 1 for the usual normalisation, by the deviation alone."""
+    """Largest deviation of normalised observations and discounted returns: what varies more is scaled down to it. Between
+    the two bounds a scale is left as it is; set both to 1 to divide by the deviation in any case."""
 
     def __post_init__(self) -> None:
         for name in ("least_deviation", "reward_scale", "reward_clip", "clip"):
@@ -212,10 +212,13 @@ class InputNormalizer:
         """The factors that statistics stand for, as constants in the dtype of the inputs."""
         offsets = {name: moments.mean.to(dtype) for name, moments in stats.observations.items()}
         deviations = {name: moments.deviation() for name, moments in stats.observations.items()}
-        low, high = self.config.least_deviation, self.config.largest_deviation
-        factors = {name: (x.clamp(low, high) / x).to(dtype) for name, x in deviations.items()}
-        reward_factor = None if stats.rewards is None else (1.0 / stats.rewards.deviation()).to(dtype)
+        factors = {name: self._factor(x).to(dtype) for name, x in deviations.items()}
+        reward_factor = None if stats.rewards is None else self._factor(stats.rewards.deviation()).to(dtype)
         return InputSnapshot(offsets, factors, reward_factor)
+
+    def _factor(self, deviation: Tensor) -> Tensor:
+        """What brings a deviation between its bounds: 1 where it is."""
+        return deviation.clamp(self.config.least_deviation, self.config.largest_deviation) / deviation
 
     def normalize_observations(self, snapshot: InputSnapshot, observations: Observations) -> Observations:
         """Observations [..., *shape] as an agent sees them; images stay bytes, which every agent divides by 255."""

@@ -87,7 +87,8 @@ class TrainConfig:
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
 
     inputs: InputConfig = field(
-        default_factory=lambda: InputConfig(observations="auto"), metadata={"later": True, "before": InputConfig()}
+        default_factory=lambda: InputConfig(observations="auto", rewards="normalized"),
+        metadata={"later": True, "before": InputConfig()},
     )
     """Scale of what the agent sees: normalisation of observations and rewards."""
     first_steps: bool = field(default=True, metadata={"later": True, "before": False})

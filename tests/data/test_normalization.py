@@ -132,6 +132,16 @@ def test_deviations_are_brought_between_their_bounds() -> None:
     torch.testing.assert_close(seen.mean(0), torch.zeros(3), rtol=0, atol=1e-3)
 
 
+@pytest.mark.parametrize(("scale", "becomes"), [(100.0, 1.0), (0.4, 0.4), (1e-3, 0.1)])
+def test_so_is_the_deviation_of_the_returns(scale: float, becomes: float) -> None:
+    norm = InputNormalizer(InputConfig(rewards="normalized"), {"observation": "unit"}, discount=0.0)
+    rewards = scale * torch.randn(2000, B, generator=torch.Generator().manual_seed(0))
+    rollout = dataclasses.replace(raw_rollout(0), observations=rewards[..., None], rewards=rewards, discounts=rewards**2)
+    seen = norm.normalize_rollout(norm.snapshot(norm.update(norm.init(torch.zeros(1), B), rollout)), rollout)
+    assert float(seen.rewards.std()) == pytest.approx(becomes, rel=0.05)
+    assert torch.equal(seen.observations, rollout.observations)
+
+
 def test_before_anything_was_counted_inputs_are_as_they_are() -> None:
     norm, rollout = normalizer(clip=1e9), raw_rollout(0)
     seen = norm.normalize_rollout(norm.snapshot(norm.init(EXAMPLE, B)), rollout)
