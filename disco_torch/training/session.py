@@ -288,11 +288,11 @@ class TrainingSession:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes."""
         check_names(state, STATE_NAMES)
+        learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
+        self.learner_state, self.value_state = learning.learner, learning.value
         check_leaves(pack(state["outputs"]), pack(self._outputs()), "outputs")
         if state["outputs"] != self._outputs():
             raise CheckpointMismatch(f"the checkpoint's `outputs` must be {self._outputs()}, got {state['outputs']}; {FIX}.")
-        learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
-        self.learner_state, self.value_state = learning.learner, learning.value
         self.counters = unpack_counters(state, self.counters)
         steps = self.counters.rollouts * self.config.steps_per_rollout
         check_range("counters/steps", [self.counters.steps], steps, steps)
