@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 from disco_torch.types import Observations, tree_map
 
-HIDDEN_STATE = (nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd)
+HIDDEN_STATE = (
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm),
+    *(nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout),
+)
 """Layers that an update cannot be a function of its arguments with: they change, or draw, something of their own."""
 
 

@@ -14,6 +14,7 @@ import json
 import random
 import shutil
 import signal
+import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,8 +50,9 @@ from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
 warnings.simplefilter("ignore")
-disco_torch.training.loop.plot_curves = lambda *args, **kwargs: None  # which takes longer than all the rest
-disco_torch.discovery.run.plot_panels = lambda *args, **kwargs: None
+if "pytest" not in sys.modules:  # in a process of its own, which a test has started
+    disco_torch.training.loop.plot_curves = lambda *args, **kwargs: None  # which takes longer than all the rest
+    disco_torch.discovery.run.plot_panels = lambda *args, **kwargs: None
 
 AGENT = AgentConfig(dense=(4,), lstm_size=3, head_mlp_hiddens=(3,))
 RULE = DiscoConfig(
