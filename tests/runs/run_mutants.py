@@ -295,9 +295,6 @@ class TrainingCheckpoint(OfARun):
     def file(self, kind: str, content: Any) -> Mutant:
         return Mutant(kind, saved(content), content)
 
-    def go_on(self) -> None:
-        train(training(self.folder.parent), resume=self.run, view=False)
-
     def load(self, path: Path) -> Any:
         with self.changed(self.path, path.read_bytes()):
             return self.resume(lambda: train(TrainConfig(steps=30), resume=self.run, view=False))
