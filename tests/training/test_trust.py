@@ -262,8 +262,10 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("mode", ["async", "sync"])
-def test_a_second_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mode: str) -> None:
+def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mode: str, times: int) -> None:
+    """With the second one at once, or after a time of grace."""
     (tmp_path / "hanging.py").write_text(HANG)
     options = ["--rule", "actor-critic", "--device", "cpu", "--steps", "100000", "--agent.dense", "8", "--num-envs", "2"]
     options += ["--env", "hanging:Hang-v0", "--env-args", "vectorization_mode", mode, "--rollout-length", "6"]
@@ -273,7 +275,12 @@ def test_a_second_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mod
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        env=os.environ
+        | {
+            "OMP_NUM_THREADS": "1",
+            "DISCO_TORCH_GRACE_SECONDS": "2" if times == 1 else "60",
+            "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path]),
+        },
     )
     deadline, wanted = time.monotonic() + 60, 2 if mode == "async" else 1
     while len(found := list(tmp_path.glob("hangs-*"))) < wanted:
@@ -284,9 +291,11 @@ def test_a_second_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mod
     process.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.5)
-    process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=10)
-    assert process.returncode == 128 + signal.SIGTERM and "told to stop twice" in errors
+    if times == 2:
+        process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=20)
+    why = "told to stop, but the run hangs" if times == 1 else "told to stop twice"
+    assert process.returncode == 128 + signal.SIGTERM and f"{why}; ended without a new checkpoint" in errors
     while any(is_alive(pid) for pid in workers):
         assert time.monotonic() < deadline
         time.sleep(0.02)
