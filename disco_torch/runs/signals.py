@@ -17,8 +17,8 @@ GRACE_VARIABLE, GRACE_SECONDS = "DISCO_TORCH_GRACE_SECONDS", 30.0
 def stop_signals() -> Iterator[Callable[[], bool]]:
     """Turns the first Ctrl-C or SIGTERM into a flag that the loop reads.
 
-    A second Ctrl-C raises `KeyboardInterrupt`. Where the loop does not read the flag within 30 seconds of a SIGTERM (or those
-    that `DISCO_TORCH_GRACE_SECONDS` says), since it waits for an environment that hangs, the process and its workers end; a
+    A second Ctrl-C raises `KeyboardInterrupt`. Where the loop does not read the flag within 30 seconds of a SIGTERM (or what
+    `DISCO_TORCH_GRACE_SECONDS` says), since it waits for an environment that hangs, the process and its workers end; a
     second SIGTERM ends them at once. The run then has its last checkpoint.
     """
     seen: set[int] = set()
