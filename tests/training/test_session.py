@@ -157,6 +157,6 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
         ValueError, match="`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got 'katch'"
     ):
         session_of(tmp_path, env="katch", env_args={})
-    with pytest.raises(ValueError, match=r"the checkpoint's `outputs/flat/v` is missing; use the"):
+    with pytest.raises(ValueError, match=r"the checkpoint's `learning/learner/params/heads.v.0.weight` is missing; use the"):
         session_of(tmp_path).load_state_dict(session_of(tmp_path, rule="policy-gradient").state_dict())
     assert list(tmp_path.iterdir()) == []
