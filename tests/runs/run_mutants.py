@@ -50,7 +50,7 @@ from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
 warnings.simplefilter("ignore")
-if "pytest" not in sys.modules:  # in a process of its own, which a test has started
+if Path(sys.argv[0]).name == "-c":  # in a process that a test has started, and not in the tests' own
     disco_torch.training.loop.plot_curves = lambda *args, **kwargs: None  # which takes longer than all the rest
     disco_torch.discovery.run.plot_panels = lambda *args, **kwargs: None
 
