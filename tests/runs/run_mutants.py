@@ -46,6 +46,7 @@ from disco_torch.discovery.run import discover
 from disco_torch.discovery.snapshots import moments_path
 from disco_torch.runs import CheckpointMismatch, RunDiverged
 from disco_torch.runs.checkpoint import list_checkpoints, pack
+from disco_torch.runs.folder import FREE_SETTINGS
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
@@ -413,10 +414,7 @@ class DiscoveryConfiguration(TrainingConfiguration):
             return self.plain_of(DiscoveryFolder.open(self.run))
 
 
-FREE = (
-    *("name", "runs", "device", "speed", "minutes", "log_every", "checkpoint_every", "snapshot_every", "keep_checkpoints"),
-    *("checkpoint_replay", "tensorboard", "wandb_project", "trackio_project", "steps", "meta_updates"),
-)
+FREE = (*FREE_SETTINGS, "steps", "meta_updates")
 
 
 class Moments(OfARun):
