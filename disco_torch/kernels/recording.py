@@ -118,8 +118,7 @@ class Recorded:
         """`fn` after all stages that are asked for and do not fail."""
         speed = self.speed
         if speed.trace or speed.compile:
-            fn(*tensors)  # fails as the plain function does, before a stage could hide why
-            graph = self._stage("trace", lambda: record(fn, tensors))
+            graph = self._stage("trace", lambda: record(fn, tensors), plain=lambda: fn(*tensors))
             if graph is None:
                 return fn
             fn = graph
@@ -130,11 +129,13 @@ class Recorded:
             fn = captured or (on_copies(fn, carried) if carried and speed.compile else fn)
         return fn
 
-    def _stage(self, stage: str, apply: Callable[[], Any]) -> Any:
-        """What a stage returns, or None where it fails, with a warning."""
+    def _stage(self, stage: str, apply: Callable[[], Any], plain: Callable[[], Any] | None = None) -> Any:
+        """What a stage returns, or None where it fails, with a warning. Where `plain` fails, its own error is raised."""
         try:
             return apply()
         except Exception as error:  # a compiler may fail in any way; the plain path is always there
+            if plain is not None:
+                plain()
             if is_strict():
                 raise
             reason, *more = str(error).strip().splitlines() or [""]

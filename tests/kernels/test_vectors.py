@@ -4,6 +4,7 @@ import torch
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from disco_torch.kernels import vectors
 from disco_torch.kernels.passes import run_passes
 from disco_torch.kernels.vectors import FEWEST, split_vectors
 from disco_torch.optim import AdamConfig, AdamState, adam_gains, adam_update, flat, unflat
@@ -85,7 +86,17 @@ def test_a_vector_of_several_dtypes_is_left_alone():
     torch.testing.assert_close(parted(fn, first)(first), fn(first), rtol=0, atol=0)
 
 
-def test_adam_of_a_batch_of_agents_copies_nothing_into_vectors():
+def test_vectors_of_several_small_agents_are_left_alone():
+    def fn(first):
+        return unflat(torch.exp(flat(first)), first)
+
+    agents = {str(i): torch.randn(4, i + 1) for i in range(FEWEST)}
+    graph = parted(lambda agents: vmap(fn)(agents), agents)
+    assert wide_cats(graph)
+
+
+def test_adam_of_a_batch_of_agents_copies_nothing_into_vectors(monkeypatch):
+    monkeypatch.setattr(vectors, "LEAST", 0)
     config = AdamConfig(1e-2)
 
     def step(grads, mu, nu, now, rate):
