@@ -146,6 +146,7 @@ class DiscoverConfig:
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", Path(self.runs))  # a plain string is welcome, too
         if not self.groups:
             raise ValueError("`groups` must name at least one group of agents, got none.")
         if self.dtype == "float64" and any(group.agent.bfloat16 for group in self.groups):

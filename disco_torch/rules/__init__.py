@@ -1,4 +1,4 @@
-"""Rules: how agents learn. The discovered one, two classic ones, and the protocol for a fourth."""
+"""Rules: how agents learn. The discovered one, those by hand, and the protocol for your own."""
 
 from disco_torch.rules.actor_critic import (
     ActorCritic,
@@ -7,12 +7,14 @@ from disco_torch.rules.actor_critic import (
     ActorCriticState,
 )
 from disco_torch.rules.base import UpdateRule, resolve_hyper_params
+from disco_torch.rules.cmpo import CMPO, CMPOConfig, CMPOHyperParams, CMPOState
 from disco_torch.rules.disco import (
     DiscoConfig,
     DiscoHyperParams,
     DiscoState,
     DiscoUpdateRule,
 )
+from disco_torch.rules.improvement import improved_logits
 from disco_torch.rules.inputs import (
     MetaNetInputOption,
     RuleInput,
@@ -30,10 +32,14 @@ from disco_torch.rules.policy_gradient import PolicyGradient, PolicyGradientHype
 from disco_torch.rules.view import RuleView
 
 __all__ = [
+    "CMPO",
     "ActorCritic",
     "ActorCriticConfig",
     "ActorCriticHyperParams",
     "ActorCriticState",
+    "CMPOConfig",
+    "CMPOHyperParams",
+    "CMPOState",
     "DiscoConfig",
     "DiscoHyperParams",
     "DiscoState",
@@ -52,6 +58,7 @@ __all__ = [
     "disco_input_option",
     "entropy",
     "extended_input_option",
+    "improved_logits",
     "policy_gradient_loss",
     "resolve_hyper_params",
 ]

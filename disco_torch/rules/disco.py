@@ -21,6 +21,7 @@ from disco_torch.rules.base import (
     taken,
     unrolled,
 )
+from disco_torch.rules.improvement import advantages_of_all, improved_logits
 from disco_torch.rules.losses import entropy_of_logs, kl_of_logs
 from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
 from disco_torch.types import (
@@ -80,9 +81,14 @@ class DiscoConfig:
     max_abs_value: float = 300.0
     moving_average_decay: float = 0.99
     moving_average_eps: float = 1e-6
+    improvement: float = field(default=0.0, metadata={"later": True})
+    """Factor of the policy improvement that the meta-network corrects, see `improved_logits`; at 0, as in the paper, the
+    meta-network makes the whole policy target. With a `policy_target_stddev` of 0 the correction is 0 at first."""
 
     def __post_init__(self) -> None:
         check_between("value_discount", self.value_discount, 0.0, 1.0)
+        if self.improvement < 0.0:
+            raise ValueError(f"`improvement` must be at least 0, got {self.improvement}; 0 leaves it out.")
 
 
 @tree_dataclass
@@ -205,6 +211,8 @@ class DiscoUpdateRule(UpdateRule):
         net_params: Params = {} if rule_params is None else net_part(rule_params)
         args = (inputs, meta_state.rnn_state, mean_across_processes)
         targets, rnn_state = functional_call(self.meta_net, net_params, args)
+        if self.config.improvement:
+            targets["pi"] = targets["pi"] + self._improved(rollout.actions[:-1], values, target, adv_state)
         targets |= {
             "q_target": values.q_target,
             "adv": values.adv,
@@ -219,6 +227,13 @@ class DiscoUpdateRule(UpdateRule):
         share = 1.0 - hyper.target_params_coeff
         target_params = {name: old.lerp(agent_params[name], share) for name, old in meta_state.target_params.items()}
         return targets, DiscoState(rnn_state, adv_state, td_state, target_params)
+
+    def _improved(self, actions: Tensor, values: ValueOuts, target: LearningOutputs, adv_state: EmaState) -> Tensor:
+        """Logits of the target network's policy, improved by the estimated advantages, [T, B, A]."""
+        assert values.adv is not None and values.qv_adv is not None
+        advantages = advantages_of_all(values.qv_adv[:-1], values.adv, actions)
+        scaled = self.average.normalize(advantages, adv_state, subtract_mean=False)
+        return improved_logits(target.outputs["logits"][:-1], scaled, self.config.improvement)
 
     def agent_loss(
         self,

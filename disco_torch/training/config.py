@@ -59,7 +59,8 @@ class TrainConfig:
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
     rule: str = "auto"
-    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a file; `auto` is `grove25`."""
+    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `cmpo`, `policy-gradient`, or a file; `auto` is
+    `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
@@ -137,6 +138,7 @@ class TrainConfig:
     """What the run was given as objects, and the spaces of its environment; the run writes it."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", Path(self.runs))  # a plain string is welcome, too
         least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}
         least |= {"replay_capacity": 1, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
         least |= {"eval_every": 0, "eval_episodes": 1}

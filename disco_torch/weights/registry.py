@@ -11,8 +11,10 @@ from typing import Any
 import torch
 
 from disco_torch.rules import (
+    CMPO,
     ActorCritic,
     ActorCriticConfig,
+    CMPOConfig,
     DiscoConfig,
     PolicyGradient,
     UpdateRule,
@@ -90,6 +92,15 @@ REGISTRY: dict[str, RuleEntry] = {
             load=lambda: ActorCritic(SCALAR_ACTOR_CRITIC),
             config=SCALAR_ACTOR_CRITIC,
             hyper_params={"entropy_cost": 0.01},
+        ),
+        RuleEntry(
+            name="cmpo",
+            kind="hand-written",
+            description="Follows a slow policy that is improved by clipped advantages.",
+            source="Hessel et al., Muesli (2021)",
+            num_parameters=0,
+            load=CMPO,
+            config=CMPOConfig(),
         ),
         RuleEntry(
             name="policy-gradient",

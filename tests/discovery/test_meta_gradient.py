@@ -82,6 +82,17 @@ def test_time_limits_are_differentiated_alike(make_case: Callable[..., Case]) ->
         torch.testing.assert_close(mixed.grads[name], expected, rtol=1e-9, atol=1e-12)
 
 
+def test_a_corrected_improvement_is_differentiated_alike(make_case: Callable[..., Case], tiny_rule: DiscoUpdateRule) -> None:
+    before = PlainMetaGradient(*make_case(2)[:2])(*make_case(2)[2:])
+    tiny_rule.config = dataclasses.replace(tiny_rule.config, improvement=2.0)
+    learner, value_function, *case = make_case(2)
+    plain = PlainMetaGradient(learner, value_function)(*case)
+    mixed = MixedModeMetaGradient(learner, value_function)(*case)
+    for name, expected in plain.grads.items():
+        torch.testing.assert_close(mixed.grads[name], expected, rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(before.grads["meta_net.pi_head.weight"], plain.grads["meta_net.pi_head.weight"])
+
+
 @pytest.mark.parametrize("implementation", [PlainMetaGradient, MixedModeMetaGradient])
 def test_against_finite_differences_of_the_regularisers(
     make_case: Callable[..., Case], implementation: type[PlainMetaGradient]

@@ -108,7 +108,7 @@ def through_file(state: Any, tmp_path: Path) -> Any:
     return torch.load(tmp_path / "state.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "policy-gradient"])
+@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient"])
 def test_the_state_is_all_that_changes(tmp_path: Path, rule: str) -> None:
     session, again = session_of(tmp_path, rule=rule), session_of(tmp_path, rule=rule, seed=7)
     for _ in range(4):
