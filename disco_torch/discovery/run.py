@@ -124,7 +124,7 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
     """The loop of a discovery."""
 
     counter = "meta_updates"
-    speeds: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
+    throughputs: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
     shown = SHOWN
     in_lines: ClassVar = {"return/": "return on ", "meta_loss": "meta-loss"}
     resume_command = "disco-torch discover --resume"

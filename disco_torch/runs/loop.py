@@ -80,8 +80,8 @@ class RunLoop(Generic[F, S]):
 
     counter: ClassVar[str]
     """Counter of what `advance` does, which intervals and checkpoints are counted in."""
-    speeds: ClassVar[Mapping[str, str]]
-    """Counters whose speed is measured, and the name of that metric."""
+    throughputs: ClassVar[Mapping[str, str]]
+    """Counters whose increase per second is measured, and the name of that metric."""
     shown: ClassVar[Mapping[str, str]]
     """Metrics that the live view shows, and their labels."""
     in_lines: ClassVar[Mapping[str, str]] = {}
@@ -247,18 +247,18 @@ class RunLoop(Generic[F, S]):
             stack.enter_context(self.progress)
 
     def _log(self) -> None:
-        """Writes a line of metrics. Speeds and the time left are those of the interval since the last line."""
+        """Writes a line of metrics. Throughputs and the time left are those of the interval since the last line."""
         measured = self.session.read_metrics()
         self.check_finite()
         now, counters, (before, start) = time.monotonic(), self.session.counters, self._last_line
         self._last_line = now, dataclasses.replace(counters)
         seconds, length = max(now - before, 1e-9), self.folder.length
-        per_second = {name: (getattr(counters, name) - getattr(start, name)) / seconds for name in self.speeds}
+        per_second = {name: (getattr(counters, name) - getattr(start, name)) / seconds for name in self.throughputs}
         left = getattr(self.folder.config, length) - getattr(counters, length)
         metrics: Metrics = {
             **dataclasses.asdict(counters),
             "seconds": self.seconds,
-            **{self.speeds[name]: speed for name, speed in per_second.items()},
+            **{self.throughputs[name]: rate for name, rate in per_second.items()},
             "minutes_left": max(left, 0) / max(per_second[length], 1e-9) / 60,
             **measured,
         }
