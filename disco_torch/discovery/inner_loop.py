@@ -24,7 +24,7 @@ from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, S
 from disco_torch.discovery.population_inputs import PopulationInputs
 from disco_torch.kernels import SideStream, prefetched
 from disco_torch.training import LearnerState, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, ValueOuts, map_trees, tree_map
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ def meta_update(
     grads, logs = window_gradient(loop, steps, window, rule_params, learners, values, valid, rates)
     own_logs = agent_logs[0] | ({} if loop.shared_value_groups else value_logs)
     logs |= {f"agent/{name}": value for name, value in own_logs.items()}
-    gradient = GroupGradient(grads, logs, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums))
+    gradient = GroupGradient(grads, logs, tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
     overlapping = window[-overlap:] if overlap else []  # what the next window shares with this one
     return GroupState(learners, values, acting, replay, inputs, overlapping), gradient
 

@@ -20,7 +20,7 @@ from disco_torch.discovery.schedule import Schedule
 from disco_torch.kernels import Speed
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Params, Rollout, map_trees, tree_map, tree_stack
+from disco_torch.types import Params, Rollout, tree_map, tree_stack
 
 
 class Population:
@@ -129,7 +129,7 @@ class Population:
         worlds: list[list[Any]] = [[] for _ in self.habitats.habitats]
         for _, _, habitat, world in births:
             worlds[habitat].append(world)
-        joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
+        joined = [tree_map(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
         returns = torch.zeros(self.num_agents, self.config.num_parallel_envs, dtype=torch.float64, device=self.device)
         acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
         capacity = self.config.replay_capacity
@@ -228,4 +228,4 @@ def put(tree: Any, where: int | slice, new: Any) -> Any:
         changed[where] = fresh.to(old.device, old.dtype)
         return changed
 
-    return map_trees(one, tree, new)
+    return tree_map(one, tree, new)

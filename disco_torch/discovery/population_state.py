@@ -24,7 +24,7 @@ from disco_torch.runs.checkpoint import (
     restore_generator,
     typed,
 )
-from disco_torch.types import Params, map_trees, tree_map
+from disco_torch.types import Params, tree_map
 
 NAMES = ("ids", "agents", "shared_values", "lives", "worlds", "window", "position", "generator")
 Plain = dict[str, Any]
@@ -155,7 +155,7 @@ def take_rows(leaves: Plain, like: Any, rows: list[int], total: tuple[int, ...],
         return torch.empty((), dtype=x.dtype).expand(*total, *x.shape[len(total) :])
 
     whole = unpack(leaves, tree_map(blank, like), where)
-    return map_trees(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
+    return tree_map(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
 
 
 def _check_ids(ids: Any, total: int, where: str) -> None:

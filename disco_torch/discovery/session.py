@@ -24,7 +24,7 @@ from disco_torch.discovery.snapshots import load_start, save_snapshot
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.runs import World, first_not_finite, pack, resolve_speed, unpack
 from disco_torch.runs.checkpoint import MAX_COUNT, check_names, check_range, typed, unpack_counters
-from disco_torch.types import Logs, Params, map_trees, tree_map
+from disco_torch.types import Logs, Params, tree_map
 
 STATE_NAMES = ("rule", "optimizer", "groups", "counters", "sums", "summed", "lost", "device")
 
@@ -284,4 +284,4 @@ def repeated(tree: Any, number: int) -> Any:
 
 def select(which: Tensor, a: Any, b: Any) -> Any:
     """Trees of [P, ...]: the rows of `a` where `which` [P], those of `b` elsewhere."""
-    return map_trees(lambda x, y: torch.where(along(which, x), x, y), a, b)
+    return tree_map(lambda x, y: torch.where(along(which, x), x, y), a, b)
