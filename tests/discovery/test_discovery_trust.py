@@ -156,8 +156,10 @@ GROUPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     r"`groups/0/position` must lie in 0 \.\. 7, got 8": lambda group: group.update(position=8),
     r"`groups/0/lives` must be 3 lists of 3 integers": lambda group: group.update(lives=[[0, 0, 0]]),
     r"`groups/0/lives` must lie in 0 \.\. \d+, got -1": lambda group: group["lives"][1].__setitem__(0, -1),
-    r"`groups/0/worlds/2` is not part of this state": lambda group: group["worlds"].update({"2": {}}),
-    r"`groups/0/worlds/0/mine` must be the numbers of all 2 agents": lambda group: group["worlds"]["0"].update(mine=[1]),
+    r"`groups/0/environments/2` is not part of this state": lambda group: group["environments"].update({"2": {}}),
+    r"`groups/0/environments/0/mine` must be the numbers of all 2 agents": lambda group: group["environments"]["0"].update(
+        mine=[1]
+    ),
 }
 
 
