@@ -38,6 +38,7 @@ def group_parts(group: LocalGroup, optimizers: Any) -> dict[str, Any]:
         "learners": state.learners,
         "values": None if group.shared_value_groups else state.values,
         "returns": state.acting.returns,
+        "memory": state.acting.memory,
         "replay": None if state.replay is None else (state.replay.trajectories, state.replay.sizes),
         "window": [(update.saved, update.rollout, update.alive) for update in state.window],
         "optimizers": optimizers,
@@ -49,7 +50,8 @@ def group_parts(group: LocalGroup, optimizers: Any) -> dict[str, Any]:
 def put_parts(group: LocalGroup, parts: dict[str, Any], shared_values: Any, position: int) -> None:
     """The inverse of `group_parts`, with what has no rows of agents besides."""
     state = group.state
-    state.learners, state.acting.returns, state.inputs = parts["learners"], parts["returns"], parts.get("inputs")
+    state.learners, state.inputs = parts["learners"], parts.get("inputs")
+    state.acting.returns, state.acting.memory = parts["returns"], parts.get("memory")
     state.values = shared_values if group.shared_value_groups else parts["values"]
     if state.replay is not None:
         trajectories, sizes = parts["replay"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +26,13 @@ class ActingState:
       env_states: for each habitat its environment's state, a tree of [agents * B, ...].
       steps: for each habitat what its environments showed last, [agents * B, ...].
       returns: [P, B] float64, of the running episodes.
+      memory: of the agents, a tree of [P, B, ...]; None for agents without one.
     """
 
     env_states: list[Any]
     steps: list[EnvStep]
     returns: Tensor
+    memory: Any = None
 
 
 @tree_dataclass
@@ -184,7 +187,7 @@ class Habitats:
         """
         observations = self.observations(state.steps)
         seen = observations if see is None else see(observations)
-        logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, seen)  # each with its own parameters
+        logits, memory = self._policies(agent, params, seen, state)
         actions = actions_from(logits, uniforms)
         row = self._row(state.steps, observations, actions, logits)
         env_states, steps, first = [], [], 0
@@ -199,7 +202,14 @@ class Habitats:
         returns = state.returns + rewards
         ended = torch.where(ends, returns, 0.0).sum(1).to(self.dtype)
         sums = EpisodeSums(ends.to(self.dtype).sum(1), ended, rewards.sum(1), (rewards > 0).sum(1), (rewards < 0).sum(1))
-        return ActingState(env_states, steps, torch.where(ends, 0.0, returns)), (row, sums)
+        return ActingState(env_states, steps, torch.where(ends, 0.0, returns), memory), (row, sums)
+
+    def _policies(self, agent: Agent, params: Params, seen: Tensor, state: ActingState) -> tuple[Tensor, Any]:
+        """The logits [P, B, A] of all agents, each with its own parameters, and their memory after it."""
+        if state.memory is None:
+            return vmap(lambda own, seen: agent.policy(own, seen)[0])(params, seen), None
+        first = self.join([step.is_first for step in state.steps])  # [P, B]
+        return vmap(agent.policy)(params, seen, first, state.memory)
 
     def _row(self, steps: list[EnvStep], observations: Tensor, actions: Tensor, logits: Tensor) -> Rollout:
         """As `rollout_row` of `disco_torch.data`: a cut row shows the last observation of its episode, and is marked."""
@@ -227,8 +237,9 @@ def collect_population(
       uniforms, env_uniforms: random numbers of all steps, as `Habitats.draws` gives them.
     """
     numbers = zip(uniforms.unbind(), zip(*(drawn.unbind() for drawn in env_uniforms), strict=True), strict=True)
-    state, (rollout, sums) = act_rows(step, state, numbers, dim=1)
-    return state, rollout, tree_map(lambda x: x.sum(1), sums)
+    after, (rollout, sums) = act_rows(step, state, numbers, dim=1)
+    rollout = dataclasses.replace(rollout, first_state=state.memory)
+    return after, rollout, tree_map(lambda x: x.sum(1), sums)
 
 
 def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> PureEnvironment:

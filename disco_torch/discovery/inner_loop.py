@@ -84,6 +84,7 @@ class InnerLoop:
 
     def update_values(self, values: ValueFunctionState, rollout: Rollout, logits: Tensor) -> tuple[ValueFunctionState, Logs]:
         """One update of all value functions on what their agents learn from; and logs, one number for each of them."""
+        rollout = dataclasses.replace(rollout, first_state=None)  # of the agents; value functions have no memory
         update = vmap(self.meta_gradient.value_function.update)
         values, _, logs = update(values, self._to_value_functions(rollout), self._to_value_functions(logits))
         return values, logs
@@ -95,13 +96,14 @@ class InnerLoop:
 
         def logits_of(state: LearnerState, valid: Rollout) -> Tensor:
             agent = self.meta_gradient.learner.agent
-            return agent.unroll(state.params, valid.observations, memory_resets(valid))[0]["logits"]
+            return agent.unroll(state.params, valid.observations, memory_resets(valid), valid.first_state)[0]["logits"]
 
         def estimate(state: ValueFunctionState, valid: Rollout, logits: Tensor) -> ValueOuts:
             return self.meta_gradient.value_function.estimate(state, valid, logits)[0]
 
         logits = vmap(logits_of)(learners, valid)
-        value_out = vmap(estimate)(values, self._to_value_functions(valid), self._to_value_functions(logits))
+        seen = dataclasses.replace(valid, first_state=None)  # value functions have no memory
+        value_out = vmap(estimate)(values, self._to_value_functions(seen), self._to_value_functions(logits))
         return vmap(self.meta_gradient.meta_loss_and_grad)(learners, valid, self._to_agents(value_out))
 
     def backward_update(
@@ -208,7 +210,7 @@ def meta_update(
     agent_logs: list[Logs] = []
     for n in range(updates):
         rollout, stats = next(rollouts)
-        batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), rollout)
+        batch = of_first_envs(rollout, config.num_envs)
         if replay is not None:
             replay = add_rollout(replay, batch)
             batch = sample_rollout(replay, draws.batches[n], config.num_fresh)
@@ -254,6 +256,13 @@ def window_gradient(
     logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / loop.config.window  # whose gradient this is
     logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
     return grads, logs
+
+
+def of_first_envs(rollout: Rollout, num_envs: int) -> Rollout:
+    """What rollouts [P, rows, B, ...] hold of the first environments of each agent; the others are for validation alone."""
+    memory = tree_map(lambda x: x[:, :num_envs].contiguous(), rollout.first_state)  # [P, B, ...]
+    rows = dataclasses.replace(rollout, first_state=None)
+    return dataclasses.replace(tree_map(lambda x: x[:, :, :num_envs].contiguous(), rows), first_state=memory)
 
 
 def contiguous(tree: Any) -> Any:

@@ -132,9 +132,14 @@ class LocalGroup:
         joined = [tree_map(lambda *xs: torch.cat(xs), *parts) for parts in started]
         returns = torch.zeros(self.num_agents, self.config.num_parallel_envs, dtype=torch.float64, device=self.device)
         acting = ActingState([env_state for env_state, _ in joined], [step for _, step in joined], returns)
+        acting.memory = self._first_memory(self.config.num_parallel_envs)
         capacity = self.config.replay_capacity
         replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
         return GroupState(learners, values, acting, replay, self._first_inputs(), [])
+
+    def _first_memory(self, num_envs: int) -> Any:
+        """The agents' memory before the first observation, a tree of [P, num_envs, ...]; None for agents without one."""
+        return tree_map(lambda x: x.expand(self.num_agents, *x.shape).contiguous(), self.agent.initial_state(num_envs))
 
     def _first_inputs(self) -> InputStats | None:
         if self.inputs is None:
@@ -190,6 +195,8 @@ class LocalGroup:
         acting.env_states[habitat] = put(acting.env_states[habitat], rows, env_state)
         acting.steps[habitat] = put(acting.steps[habitat], rows, step)
         acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))
+        memory = tree_map(lambda x: x[0], self._first_memory(self.config.num_parallel_envs))
+        acting.memory = put(acting.memory, agent, memory)
         if state.inputs is not None:
             state.inputs = put(state.inputs, agent, tree_map(lambda x: x[agent], self._first_inputs()))
 
@@ -203,7 +210,8 @@ class LocalGroup:
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
         truncations = numbers.bool() if self.habitats.truncates else None
         executed = numbers.bool() if self.config.first_steps else None
-        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations, executed=executed)
+        memory = self._first_memory(batch)
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations, memory, executed)
 
     def blank_update(self, rule_params: Params) -> WindowUpdate:
         """An update of the window in its shapes, from one that is made for this alone."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_discoveries import PAPER, end, last_state, metrics_of, run, small_config, start
+from small_discoveries import PAPER, assert_same, end, last_state, metrics_of, run, small_config, start
 
 from disco_torch.cli import main
 from disco_torch.discovery import DiscoverySession
@@ -175,6 +175,14 @@ def test_a_group_that_is_not_what_it_should_be(tmp_path: Path, discovered: Path,
     ruined(folder, GROUPS[message])
     with pytest.raises(ValueError, match=message):
         run(small_config(tmp_path, meta_updates=3), resume=folder)
+
+
+def test_environments_under_the_name_that_they_had_at_first(tmp_path: Path, discovered: Path) -> None:
+    older, newer = (shutil.copytree(discovered, tmp_path / name) for name in ("older", "newer"))
+    ruined(older, lambda group: group.update(worlds=group.pop("environments")))
+    for folder in (older, newer):
+        run(small_config(tmp_path, meta_updates=3), resume=folder)
+    assert_same(last_state(older)["groups"], last_state(newer)["groups"])
 
 
 def first(stored: dict[str, Any], part: str) -> torch.Tensor:
