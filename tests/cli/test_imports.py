@@ -94,6 +94,8 @@ def test_a_registered_environment(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "runs").exists()
     assert main(["train", "--import", "my_module", "--env", "line", *SMALL]) == 0
     folder = tmp_path / "runs" / "line-actor-critic-seed0"
+    hint = "evaluate it with `disco-torch evaluate runs/line-actor-critic-seed0 --import my_module`"
+    assert hint in capsys.readouterr().out.replace("\n", "")
     forget("line")
     assert main(["evaluate", str(folder), "--episodes", "2"]) == 2
     forget("line")
