@@ -11,7 +11,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from disco_torch.cli.imports import Imports
+from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
@@ -55,7 +55,7 @@ def report(result: TrainResult, imports: Sequence[str] = ()) -> None:
     lines = [f"mean return of the last episodes: {result.final_return:.4g}"]
     if math.isnan(result.final_return):
         lines = ["no episode has ended in training"]
-    options = "".join(f" --import {module}" for module in imports)
+    options = import_options(imports)
     if not math.isnan(result.best_return):
         lines.append(f"best evaluation: {result.best_return:.4g}, in {result.folder / 'checkpoints' / 'best.pt'}")
     if result.stopped and result.stopped_because:
