@@ -54,9 +54,9 @@ def tree_dataclass(cls: type[T]) -> type[T]:
     return cls
 
 
-def tree_map(fn: Callable[[Tensor], Any], tree: T) -> T:
-    """Applies `fn` to every tensor of a tree; everything else stays."""
-    return pytree.tree_map_only(Tensor, fn, tree)
+def tree_map(fn: Callable[..., Any], tree: T, *others: T) -> T:
+    """Applies `fn` to every tensor of a tree and what equal trees have in its place; everything else stays."""
+    return pytree.tree_map(lambda x, *rest: fn(x, *rest) if isinstance(x, Tensor) else x, tree, *others)
 
 
 def tree_stack(trees: Sequence[T]) -> T:
@@ -256,10 +256,8 @@ class UpdateRuleInputs:
         return 1.0 - self.is_terminal.to(self.rewards.dtype)
 
     def lambdas(self, lambda_: float) -> float | Tensor:
-        """The trace parameter: `lambda_`, but 0 at steps that a time limit cut, so that returns bootstrap there."""
-        if self.is_truncated is None:
-            return lambda_
-        return lambda_ * (~self.is_truncated).to(self.rewards.dtype)  # [T, B]
+        """The trace parameter of the steps, see `lambdas_at_cuts`."""
+        return lambdas_at_cuts(lambda_, self.is_truncated, self.rewards.dtype)
 
     def behaviour_logits(self) -> Tensor:
         """[T+1, B, A] of the policy that acted."""
@@ -269,6 +267,11 @@ class UpdateRuleInputs:
                 "off-policy returns weigh by them."
             )
         return self.behaviour_agent_out["logits"]
+
+
+def lambdas_at_cuts(lambda_: float, is_truncated: Tensor | None, dtype: torch.dtype) -> float | Tensor:
+    """The trace parameter: `lambda_`, but 0 at steps [T, B] that a time limit cut, so that returns bootstrap there."""
+    return lambda_ if is_truncated is None else lambda_ * (~is_truncated).to(dtype)  # [T, B]
 
 
 @tree_dataclass
@@ -309,11 +312,6 @@ def flatten_tree(tree: Any) -> tuple[list[Any], Any]:
 def unflatten_tree(leaves: Iterable[Any], structure: Any) -> Any:
     """The inverse of `flatten_tree`."""
     return pytree.tree_unflatten(leaves, structure)
-
-
-def map_trees(fn: Callable[..., Any], *trees: Any) -> Any:
-    """Applies `fn` to the corresponding leaves of equal trees."""
-    return pytree.tree_map(fn, *trees)
 
 
 def tree_items(tree: Any, name: str = "") -> list[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from disco_torch.kernels import action_hiddens, is_wrapped
 from disco_torch.layers import LSTM, MLP, Affine, Linear, linear_each, lstm_gates, mlp_each
-from disco_torch.types import ActionSummary, AgentOutput, Summarizer, map_trees
+from disco_torch.types import ActionSummary, AgentOutput, Summarizer, tree_map
 
 ROWS = 2048
 """Rows computed at a time on a CPU: enough for an efficient matmul, and few enough for its cache."""
@@ -88,7 +88,7 @@ class ActionModel(nn.Module):
             return read(action_hiddens(*root, rows))
         chunks = zip(root.cell.flatten(0, -2).split(together), root.gates.flatten(0, -2).split(together), strict=True)
         parts = [read(action_hiddens(*chunk, rows)) for chunk in chunks]
-        return map_trees(lambda *each: torch.cat(each).unflatten(0, root.cell.shape[:-1]), *parts)
+        return tree_map(lambda *each: torch.cat(each).unflatten(0, root.cell.shape[:-1]), *parts)
 
     def _action_gates(self, actions: Tensor | None = None) -> Tensor:
         """What actions add to the pre-activations: all of them, [A, 4H], or the given ones, [...] -> [..., 4H]."""

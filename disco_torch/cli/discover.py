@@ -10,7 +10,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from disco_torch.cli.imports import Imports
+from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig
 from disco_torch.discovery.folder import DiscoveryFolder
@@ -67,7 +67,7 @@ class Discover:
             console.print(f"mean return on {env}: {value:.4g}", highlight=False, soft_wrap=True)
         console.print(f"the rule: {result.rule}", highlight=False, soft_wrap=True)
         if result.stopped:
-            how = f"stopped; resume with `disco-torch discover --resume {result.folder}`"
+            how = f"stopped; resume with `disco-torch discover --resume {result.folder}{import_options(self.imports)}`"
         else:
             how = f"done; train an agent with `disco-torch train --rule {result.rule}`"
         console.print(how, highlight=False, soft_wrap=True)

@@ -14,6 +14,11 @@ Imports = Annotated[Sequence[str], tyro.conf.UseAppendAction, tyro.conf.arg(name
 """Type of the option `--import`, which may be given several times; `import_named` has read it before it is parsed."""
 
 
+def import_options(imports: Sequence[str]) -> str:
+    """The options that name these modules again, for a command line that is printed; each begins with a space."""
+    return "".join(f" --import {module}" for module in imports)
+
+
 def import_named(args: Sequence[str]) -> None:
     """Imports the modules that a command line names, before anything else of it is looked up.
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
+from disco_torch.cli.imports import Imports
 from disco_torch.rules import DiscoConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
 from disco_torch.weights.files import read_file, sha256_of
@@ -33,6 +34,8 @@ class Rules:
     """A rule's name, or an .npz or .safetensors file of a rule, an agent or a value function."""
     arrays: bool = False
     """Also list all arrays, and the whole configuration and provenance."""
+    imports: Imports = ()
+    """Module to import first, such as one that registers rules; may be given several times."""
 
     def run(self) -> int:
         # Names stay whole where there is no terminal to fit them into, as in a pipe.

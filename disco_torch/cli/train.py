@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ from typing import Annotated
 import tyro
 from rich.console import Console
 
-from disco_torch.cli.imports import Imports
+from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
 from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
@@ -39,7 +40,7 @@ class Train:
     """Module to import first, such as one that registers environments or rules; may be given several times."""
 
     def run(self) -> int:
-        report(self.train())
+        report(self.train(), self.imports)
         return 0
 
     def train(self) -> TrainResult:
@@ -49,17 +50,20 @@ class Train:
         return train(self.config, resume=self.resume)
 
 
-def report(result: TrainResult) -> None:
-    """Prints how a run ended and what to do next."""
+def report(result: TrainResult, imports: Sequence[str] = ()) -> None:
+    """Prints how a run ended and what to do next, with the modules that this needs."""
     lines = [f"mean return of the last episodes: {result.final_return:.4g}"]
+    if math.isnan(result.final_return):
+        lines = ["no episode has ended in training"]
+    options = import_options(imports)
     if not math.isnan(result.best_return):
         lines.append(f"best evaluation: {result.best_return:.4g}, in {result.folder / 'checkpoints' / 'best.pt'}")
     if result.stopped and result.stopped_because:
-        lines.append(f"stopped: {result.stopped_because}; evaluate it with `disco-torch evaluate {result.folder}`")
+        lines.append(f"stopped: {result.stopped_because}; evaluate it with `disco-torch evaluate {result.folder}{options}`")
     elif result.stopped:
-        lines.append(f"stopped; resume with `disco-torch train --resume {result.folder}`")
+        lines.append(f"stopped; resume with `disco-torch train --resume {result.folder}{options}`")
     else:
-        lines.append(f"done; evaluate it with `disco-torch evaluate {result.folder}`")
+        lines.append(f"done; evaluate it with `disco-torch evaluate {result.folder}{options}`")
     console = Console()
     for line in lines:
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -19,7 +19,7 @@ from disco_torch.data.alignment import executed_rows
 from disco_torch.data.normalization import InputNormalizer, InputSnapshot, NormalizedAgent
 from disco_torch.envs import Environment, EnvStep, PureEnvironment
 from disco_torch.kernels import Recorded, Speed
-from disco_torch.types import Observations, Params, Rollout, map_trees, tree_dataclass
+from disco_torch.types import Observations, Params, Rollout, tree_dataclass, tree_map
 
 State = TypeVar("State")
 Input = TypeVar("Input")
@@ -54,7 +54,7 @@ def act_rows(
 
 def stack_rows(rows: list[Row], dim: int = 0) -> Row:
     """Stacks the tensors of equal trees along a new dimension."""
-    return map_trees(lambda *xs: torch.stack(xs, dim), *rows)
+    return tree_map(lambda *xs: torch.stack(xs, dim), *rows)
 
 
 class ActingAgent(Protocol):

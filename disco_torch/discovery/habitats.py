@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,14 +23,16 @@ class ActingState:
     """Where the `P` agents stand, each in `B` parallel environments.
 
     Attributes:
-      worlds: for each habitat its environment's state, a tree of [agents * B, ...].
+      env_states: for each habitat its environment's state, a tree of [agents * B, ...].
       steps: for each habitat what its environments showed last, [agents * B, ...].
       returns: [P, B] float64, of the running episodes.
+      memory: of the agents, a tree of [P, B, ...]; None for agents without one.
     """
 
-    worlds: list[Any]
+    env_states: list[Any]
     steps: list[EnvStep]
     returns: Tensor
+    memory: Any = None
 
 
 @tree_dataclass
@@ -131,14 +134,14 @@ class Habitats:
         """
         n, A, B = self.total, self.num_actions, self.num_envs
         uniforms = torch.rand(rows, n, B, A, generator=generator, device=self.device)
-        worlds = []
+        env_uniforms = []
         for habitat in self.all:
             draws = habitat.env.step_draws + habitat.env.episode_draws
             drawn = torch.rand(rows, habitat.config.agents, B, draws, generator=generator, device=self.device)
             if habitat.mine:
                 mine = slice(habitat.mine[0], habitat.mine[-1] + 1)
-                worlds.append(drawn[:, mine].flatten(1, 2))  # [rows, agents * B, draws]
-        return (uniforms if self.num_agents == n else uniforms[:, self.ids]), worlds
+                env_uniforms.append(drawn[:, mine].flatten(1, 2))  # [rows, agents * B, draws]
+        return (uniforms if self.num_agents == n else uniforms[:, self.ids]), env_uniforms
 
     def begin(self, agent: int, generator: torch.Generator) -> tuple[int, Any, EnvStep]:
         """A level for one agent of this process and an episode in each of its environments: habitat, state and step."""
@@ -174,7 +177,7 @@ class Habitats:
         params: Params,
         state: ActingState,
         uniforms: Tensor,
-        worlds: Sequence[Tensor],
+        env_uniforms: Sequence[Tensor],
         see: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[ActingState, ActingRow]:
         """One step of all agents: a pure function, of uniform numbers [P, B, A] and those of the environments.
@@ -184,14 +187,14 @@ class Habitats:
         """
         observations = self.observations(state.steps)
         seen = observations if see is None else see(observations)
-        logits = vmap(lambda own, seen: agent.policy(own, seen)[0])(params, seen)  # each with its own parameters
+        logits, memory = self._policies(agent, params, seen, state)
         actions = actions_from(logits, uniforms)
         row = self._row(state.steps, observations, actions, logits)
-        next_worlds, steps, first = [], [], 0
-        for habitat, world, numbers in zip(self.habitats, state.worlds, worlds, strict=True):
+        env_states, steps, first = [], [], 0
+        for habitat, env_state, numbers in zip(self.habitats, state.env_states, env_uniforms, strict=True):
             own = actions[first : first + habitat.num_agents].flatten() % habitat.env.num_actions
-            world, step = habitat.env.step_with(world, own, numbers)
-            next_worlds.append(world)
+            env_state, step = habitat.env.step_with(env_state, own, numbers)
+            env_states.append(env_state)
             steps.append(step)
             first += habitat.num_agents
         rewards = self.join([step.rewards for step in steps]).to(self.dtype)
@@ -199,7 +202,14 @@ class Habitats:
         returns = state.returns + rewards
         ended = torch.where(ends, returns, 0.0).sum(1).to(self.dtype)
         sums = EpisodeSums(ends.to(self.dtype).sum(1), ended, rewards.sum(1), (rewards > 0).sum(1), (rewards < 0).sum(1))
-        return ActingState(next_worlds, steps, torch.where(ends, 0.0, returns)), (row, sums)
+        return ActingState(env_states, steps, torch.where(ends, 0.0, returns), memory), (row, sums)
+
+    def _policies(self, agent: Agent, params: Params, seen: Tensor, state: ActingState) -> tuple[Tensor, Any]:
+        """The logits [P, B, A] of all agents, each with its own parameters, and their memory after it."""
+        if state.memory is None:
+            return vmap(lambda own, seen: agent.policy(own, seen)[0])(params, seen), None
+        first = self.join([step.is_first for step in state.steps])  # [P, B]
+        return vmap(agent.policy)(params, seen, first, state.memory)
 
     def _row(self, steps: list[EnvStep], observations: Tensor, actions: Tensor, logits: Tensor) -> Rollout:
         """As `rollout_row` of `disco_torch.data`: a cut row shows the last observation of its episode, and is marked."""
@@ -217,18 +227,19 @@ def collect_population(
     step: Callable[[ActingState, tuple[Tensor, Sequence[Tensor]]], tuple[ActingState, ActingRow]],
     state: ActingState,
     uniforms: Tensor,
-    worlds: list[Tensor],
+    env_uniforms: list[Tensor],
 ) -> tuple[ActingState, Rollout, EpisodeSums]:
     """A rollout of all agents, [P, rows, B, ...], and what ended in it.
 
     Args:
       step: `Habitats.act` for some parameters, of a state and the numbers of one step.
       state: where the agents stand.
-      uniforms, worlds: numbers of all steps, as `Habitats.draws` gives them.
+      uniforms, env_uniforms: random numbers of all steps, as `Habitats.draws` gives them.
     """
-    numbers = zip(uniforms.unbind(), zip(*(world.unbind() for world in worlds), strict=True), strict=True)
-    state, (rollout, sums) = act_rows(step, state, numbers, dim=1)
-    return state, rollout, tree_map(lambda x: x.sum(1), sums)
+    numbers = zip(uniforms.unbind(), zip(*(drawn.unbind() for drawn in env_uniforms), strict=True), strict=True)
+    after, (rollout, sums) = act_rows(step, state, numbers, dim=1)
+    rollout = dataclasses.replace(rollout, first_state=state.memory)
+    return after, rollout, tree_map(lambda x: x.sum(1), sums)
 
 
 def make_pure(config: HabitatConfig, num_envs: int, device: torch.device) -> PureEnvironment:

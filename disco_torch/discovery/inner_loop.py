@@ -24,7 +24,7 @@ from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, S
 from disco_torch.discovery.population_inputs import PopulationInputs
 from disco_torch.kernels import SideStream, prefetched
 from disco_torch.training import LearnerState, ValueFunctionState
-from disco_torch.types import Logs, Params, Rollout, ValueOuts, map_trees, tree_map
+from disco_torch.types import Logs, Params, Rollout, ValueOuts, tree_map
 
 
 @dataclass(frozen=True)
@@ -50,15 +50,15 @@ class InnerLoop:
         params: Params,
         acting: ActingState,
         uniforms: Tensor,
-        worlds: list[Tensor],
+        env_uniforms: list[Tensor],
         snapshot: InputSnapshot | None = None,
     ) -> Any:
         """One step of all agents in all their environments; see `Habitats.act`."""
         agent: Any = self.meta_gradient.learner.agent
         inputs = self.inputs
         if inputs is None or snapshot is None:
-            return self.habitats.act(agent, params, acting, uniforms, worlds)
-        return self.habitats.act(agent, params, acting, uniforms, worlds, lambda x: inputs.observations(snapshot, x))
+            return self.habitats.act(agent, params, acting, uniforms, env_uniforms)
+        return self.habitats.act(agent, params, acting, uniforms, env_uniforms, lambda x: inputs.observations(snapshot, x))
 
     def count_inputs(self, stats: InputStats, rollout: Rollout) -> InputStats:
         """The statistics of what the agents see, with those of new raw rollouts, [P, rows, B, ...]."""
@@ -84,6 +84,7 @@ class InnerLoop:
 
     def update_values(self, values: ValueFunctionState, rollout: Rollout, logits: Tensor) -> tuple[ValueFunctionState, Logs]:
         """One update of all value functions on what their agents learn from; and logs, one number for each of them."""
+        rollout = dataclasses.replace(rollout, first_state=None)  # of the agents; value functions have no memory
         update = vmap(self.meta_gradient.value_function.update)
         values, _, logs = update(values, self._to_value_functions(rollout), self._to_value_functions(logits))
         return values, logs
@@ -95,13 +96,14 @@ class InnerLoop:
 
         def logits_of(state: LearnerState, valid: Rollout) -> Tensor:
             agent = self.meta_gradient.learner.agent
-            return agent.unroll(state.params, valid.observations, memory_resets(valid))[0]["logits"]
+            return agent.unroll(state.params, valid.observations, memory_resets(valid), valid.first_state)[0]["logits"]
 
         def estimate(state: ValueFunctionState, valid: Rollout, logits: Tensor) -> ValueOuts:
             return self.meta_gradient.value_function.estimate(state, valid, logits)[0]
 
         logits = vmap(logits_of)(learners, valid)
-        value_out = vmap(estimate)(values, self._to_value_functions(valid), self._to_value_functions(logits))
+        seen = dataclasses.replace(valid, first_state=None)  # value functions have no memory
+        value_out = vmap(estimate)(values, self._to_value_functions(seen), self._to_value_functions(logits))
         return vmap(self.meta_gradient.meta_loss_and_grad)(learners, valid, self._to_agents(value_out))
 
     def backward_update(
@@ -163,7 +165,7 @@ class MetaUpdateParts:
         params: Params,
         acting: ActingState,
         uniforms: Tensor,
-        worlds: list[Tensor],
+        env_uniforms: list[Tensor],
         snapshot: InputSnapshot | None = None,
     ) -> tuple[ActingState, Rollout, EpisodeSums]:
         """Acts for as many rows as there are uniform numbers; the rollouts are [P, rows, environments, ...]."""
@@ -171,11 +173,11 @@ class MetaUpdateParts:
         def step(state: ActingState, numbers: tuple[Tensor, Any]) -> Any:
             return self.act(params, state, *numbers, snapshot)
 
-        return collect_population(step, acting, uniforms, worlds)
+        return collect_population(step, acting, uniforms, env_uniforms)
 
 
 def meta_update(
-    loop: InnerLoop, steps: MetaUpdateParts, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor
+    loop: InnerLoop, parts: MetaUpdateParts, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor
 ) -> tuple[GroupState, GroupGradient]:
     """As many updates of all agents as one of the rule has, and the gradient of the meta-loss through the window.
 
@@ -190,14 +192,14 @@ def meta_update(
         """A raw rollout, and the statistics of inputs with its own in them, by which it is normalised."""
         nonlocal acting, inputs
         snapshot = None if loop.inputs is None or inputs is None else loop.inputs.snapshot(inputs)
-        acting, rollout, ended = steps.collect(learners.params, acting, *next(numbers), snapshot)
+        acting, rollout, ended = parts.collect(learners.params, acting, *next(numbers), snapshot)
         sums.append(ended)
         if inputs is not None:
-            inputs = contiguous(steps.count_inputs(inputs, rollout))
+            inputs = contiguous(parts.count_inputs(inputs, rollout))
         return rollout if config.first_steps else dataclasses.replace(rollout, executed=None), inputs
 
     def normalized(rollout: Rollout, stats: InputStats | None) -> Rollout:
-        return rollout if stats is None else contiguous(steps.normalize(stats, rollout))
+        return rollout if stats is None else contiguous(parts.normalize(stats, rollout))
 
     # With `fresh_validation` each rollout is collected when it is needed, with the agents' current parameters; else all of
     # them up front with the initial ones, beside the updates when captured.
@@ -208,32 +210,32 @@ def meta_update(
     agent_logs: list[Logs] = []
     for n in range(updates):
         rollout, stats = next(rollouts)
-        batch = tree_map(lambda x: x[:, :, : config.num_envs].contiguous(), rollout)
+        batch = of_first_envs(rollout, config.num_envs)
         if replay is not None:
             replay = add_rollout(replay, batch)
             batch = sample_rollout(replay, draws.batches[n], config.num_fresh)
         batch = normalized(batch, stats)
         # Logs are needed of the last update alone.
-        update = steps.update_agents if n + 1 == updates else steps.update_agents_silently
+        update = parts.update_agents if n + 1 == updates else parts.update_agents_silently
         after, gains, logits, *agent_logs = contiguous(update(rule_params, learners, batch, rates))
         # No agent waits for the value functions: they are needed for the meta-loss.
-        values, value_logs = side_stream(lambda *args: contiguous(steps.update_values(*args)), values, batch, logits)
+        values, value_logs = side_stream(lambda *args: contiguous(parts.update_values(*args)), values, batch, logits)
         saved = SavedUpdate(learners.params, learners.meta_state, gains)
         window.append(WindowUpdate(rule_params, saved, batch, torch.ones_like(rates) if overlap else None))
         learners = after
     side_stream.wait()
     valid = normalized(*next(rollouts))
-    grads, logs = window_gradient(loop, steps, window, rule_params, learners, values, valid, rates)
+    grads, logs = window_gradient(loop, parts, window, rule_params, learners, values, valid, rates)
     own_logs = agent_logs[0] | ({} if loop.shared_value_groups else value_logs)
     logs |= {f"agent/{name}": value for name, value in own_logs.items()}
-    gradient = GroupGradient(grads, logs, map_trees(lambda *xs: torch.stack(xs).sum(0), *sums))
+    gradient = GroupGradient(grads, logs, tree_map(lambda *xs: torch.stack(xs).sum(0), *sums))
     overlapping = window[-overlap:] if overlap else []  # what the next window shares with this one
     return GroupState(learners, values, acting, replay, inputs, overlapping), gradient
 
 
 def window_gradient(
     loop: InnerLoop,
-    steps: MetaUpdateParts,
+    parts: MetaUpdateParts,
     window: list[WindowUpdate],
     rule_params: Params,
     learners: LearnerState,
@@ -242,18 +244,25 @@ def window_gradient(
     rates: Tensor,
 ) -> tuple[Params, Logs]:
     """The backward pass from the validation rollout through the window: each agent's gradient of the rule, and logs."""
-    cotangent, loss, logs = steps.meta_loss_and_grad(learners, values, valid)
+    cotangent, loss, logs = parts.meta_loss_and_grad(learners, values, valid)
     grads = {name: param.new_zeros(loss.shape[0], *param.shape) for name, param in rule_params.items()}
-    regularizers, parts = [], []
+    regularizers, update_logs = [], []
     for update in reversed(window):
-        grads, cotangent, regularizer, part = steps.backward_update(update, rates, cotangent, grads)
+        grads, cotangent, regularizer, own_logs = parts.backward_update(update, rates, cotangent, grads)
         regularizers.append(regularizer)
-        parts.append(part)
+        update_logs.append(own_logs)
     counted: Any = sum(1 if update.alive is None else update.alive for update in window)
-    logs = dict(logs) | {name: torch.stack([part[name] for part in parts]).sum(0) / counted for name in parts[0]}
+    logs = dict(logs) | {name: torch.stack([own[name] for own in update_logs]).sum(0) / counted for name in update_logs[0]}
     logs["meta_loss"] = loss + torch.stack(regularizers).sum(0) / loop.config.window  # whose gradient this is
     logs["reg_loss"] = logs["meta_loss"] - logs["pg_loss"]
     return grads, logs
+
+
+def of_first_envs(rollout: Rollout, num_envs: int) -> Rollout:
+    """What rollouts [P, rows, B, ...] hold of the first environments of each agent; the others are for validation alone."""
+    memory = tree_map(lambda x: x[:, :num_envs].contiguous(), rollout.first_state)  # [P, B, ...]
+    rows = dataclasses.replace(rollout, first_state=None)
+    return dataclasses.replace(tree_map(lambda x: x[:, :, :num_envs].contiguous(), rows), first_state=memory)
 
 
 def contiguous(tree: Any) -> Any:

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from disco_torch.discovery.group_state import GroupGradient
-from disco_torch.discovery.population import Population
+from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.types import Logs
 
 
-def log_sums(group: Population, gradient: GroupGradient | None, finite: Tensor | None) -> Logs:
+def log_sums(group: LocalGroup, gradient: GroupGradient | None, finite: Tensor | None) -> Logs:
     """Sums over agents, and over episodes by environment.
 
     Args:

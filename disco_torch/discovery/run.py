@@ -16,7 +16,17 @@ from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.provenance import rule_provenance
 from disco_torch.discovery.session import DiscoverySession
-from disco_torch.runs import Metrics, ProcessLost, RunLoop, World, configure_process, restoring, run_lock, stop_signals
+from disco_torch.runs import (
+    Callback,
+    Metrics,
+    ProcessLost,
+    RunLoop,
+    World,
+    configure_process,
+    restoring,
+    run_lock,
+    stop_signals,
+)
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training.session import resolve_rule
 
@@ -49,6 +59,8 @@ class DiscoverResult:
     """The last snapshot of the rule."""
     metrics: list[Metrics]
     stopped: bool
+    stopped_because: str = ""
+    """Why it was stopped, where a callback asked for it."""
 
     @property
     def final_returns(self) -> dict[str, float]:
@@ -56,7 +68,13 @@ class DiscoverResult:
         return final_returns(self.metrics)
 
 
-def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None = None, view: bool = True) -> DiscoverResult:
+def discover(
+    config: DiscoverConfig | None = None,
+    *,
+    resume: Path | str | None = None,
+    view: bool = True,
+    callbacks: Sequence[Callback] = (),
+) -> DiscoverResult:
     """Discovers a rule and writes a folder with everything about it.
 
     All processes that `torchrun` started call it with the same arguments; each has
@@ -67,6 +85,8 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
         `speed` move it, and its `minutes` replace those of the discovery.
       resume: folder of a discovery to continue, with its own configuration, on any number of processes.
       view: show how far the discovery is: live in a terminal, else in a line every ten seconds or less often.
+      callbacks: code of your own that is called after each meta-update and may stop the discovery, see
+        `disco_torch.runs.Callback`.
     """
     started, folder = time.monotonic(), None
     with ExitStack() as stack:
@@ -88,10 +108,11 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
             elif content:
                 with restoring(folder.checkpoints):
                     session.load_state_dict(content.pop("session"))
-            loop = DiscoveryLoop(folder, session, asked_to_stop, content, world, started)
+            loop = DiscoveryLoop(folder, session, asked_to_stop, content, world, started, callbacks)
             stopped = loop.run(view)
             rule = folder.snapshot(session.counters.meta_updates)
-            return DiscoverResult(folder.path, rule, world.share(folder.read_metrics), stopped)
+            reason = loop.stop_reason if stopped else ""
+            return DiscoverResult(folder.path, rule, world.share(folder.read_metrics), stopped, reason)
         except ProcessLost as error:
             raise ProcessLost(f"{error}; {_how_to_resume(folder)}") from error
 
@@ -124,7 +145,7 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
     """The loop of a discovery."""
 
     counter = "meta_updates"
-    speeds: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
+    throughputs: ClassVar = {"steps": "steps_per_second", "meta_updates": "meta_updates_per_second"}
     shown = SHOWN
     in_lines: ClassVar = {"return/": "return on ", "meta_loss": "meta-loss"}
     resume_command = "disco-torch discover --resume"

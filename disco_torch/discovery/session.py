@@ -15,16 +15,16 @@ from torch import Tensor
 from torch.func import vmap
 
 from disco_torch.discovery.config import DiscoverConfig
+from disco_torch.discovery.group_checkpoint import load_group, merge_groups, save_group
 from disco_torch.discovery.group_state import GroupGradient, along, is_finite
 from disco_torch.discovery.habitats import shares_of
+from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.discovery.logs import log_sums
-from disco_torch.discovery.population import Population
-from disco_torch.discovery.population_state import load_group, merge_groups, save_group
 from disco_torch.discovery.snapshots import load_start, save_snapshot
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.runs import World, first_not_finite, pack, resolve_speed, unpack
 from disco_torch.runs.checkpoint import MAX_COUNT, check_names, check_range, typed, unpack_counters
-from disco_torch.types import Logs, Params, map_trees, tree_map
+from disco_torch.types import Logs, Params, tree_map
 
 STATE_NAMES = ("rule", "optimizer", "groups", "counters", "sums", "summed", "lost", "device")
 
@@ -60,7 +60,7 @@ class DiscoverySession:
             if not any(mine for group in config.groups for mine in shares_of(group, r, size)):
                 raise ValueError(f"the population must have agents for each of the {size} processes, process {r} has none.")
         indices = range(len(config.groups))
-        self.groups = [Population(config, i, self.rule, self.device, speed, rank, size) for i in indices]
+        self.groups = [LocalGroup(config, i, self.rule, self.device, speed, rank, size) for i in indices]
         self.opt_states = self._init_optimizers(moments)
         self.counters = DiscoveryCounters(lives=config.num_agents)
         self._zero = torch.zeros((), dtype=dtype, device=self.device)
@@ -92,14 +92,14 @@ class DiscoverySession:
         ]
         number = torch.stack([ok.sum() for ok in finite if ok is not None]).sum().to(self._zero.dtype)
         total = self.world.sum(torch.cat([torch.stack(contributions).sum(0), number.reshape(1)]))
-        means = total[:-1] / total[-1].clamp(min=1.0)
-        # The gradient, and with an Adam for each agent the change of the rule behind it.
-        parts = means.split(flat(self.rule_params).numel())
-        change, opt_state = self._change(unflat(parts[-1], self.rule_params))
+        num_finite = total[-1]
+        means = total[:-1] / num_finite.clamp(min=1.0)
+        mean_gradient, *mean_change = means.split(flat(self.rule_params).numel())
+        change, opt_state = self._change(mean_gradient, *mean_change)
         params = apply_updates(self.rule_params, change)
-        any_finite = total[-1] > 0
-        self._keep_logs(gradients, finite, parts[0], torch.where(any_finite, global_norm(change.values()), self._zero))
-        if any_finite:  # here the device is waited for, with nothing left to launch
+        norm = torch.where(num_finite > 0, global_norm(change.values()), self._zero)
+        self._keep_logs(gradients, finite, mean_gradient, norm)
+        if num_finite > 0:  # here the device is waited for, with nothing left to launch
             self.rule_params = params
             if opt_state is not None:
                 self.opt_states = [opt_state]
@@ -130,11 +130,15 @@ class DiscoverySession:
         kept = {name: torch.where(along(ok, c), c, torch.zeros_like(c)).sum(0) for name, c in changes.items()}
         return torch.cat([gradients, flat(kept)])
 
-    def _change(self, mean: Params) -> tuple[Params, AdamState | None]:
-        """The change of the rule and the one Adam's state; with an Adam for each agent, `mean` is that of their changes."""
-        if self.config.adam_per_agent:
-            return mean, None
+    def _change(self, mean_gradient: Tensor, mean_change: Tensor | None = None) -> tuple[Params, AdamState | None]:
+        """The change of the rule, and the one Adam's state after it.
+
+        With an Adam for each agent the change is the mean of theirs, `mean_change`, and there is no such state.
+        """
+        if mean_change is not None:
+            return unflat(mean_change, self.rule_params), None
         rate = self.config.learning_rate(self.counters.meta_updates)
+        mean = unflat(mean_gradient, self.rule_params)
         return adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
 
     def _renew(self, finite: list[Tensor | None]) -> None:
@@ -284,4 +288,4 @@ def repeated(tree: Any, number: int) -> Any:
 
 def select(which: Tensor, a: Any, b: Any) -> Any:
     """Trees of [P, ...]: the rows of `a` where `which` [P], those of `b` elsewhere."""
-    return map_trees(lambda x, y: torch.where(along(which, x), x, y), a, b)
+    return tree_map(lambda x, y: torch.where(along(which, x), x, y), a, b)

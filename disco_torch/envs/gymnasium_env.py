@@ -24,7 +24,7 @@ from disco_torch.envs.kinds import kinds_of_space
 from disco_torch.envs.reset_modes import check_mode, reset_mode_of
 from disco_torch.envs.spaces import BadOutput, checked_example, observation_tensors, stack_observations, without_text
 from disco_torch.envs.vector_failures import close_workers, trace_failure
-from disco_torch.types import Observations, map_trees, tree_map
+from disco_torch.types import Observations, flatten_tree, tree_map, unflatten_tree
 
 
 class GymnasiumEnvironment(Environment):
@@ -217,14 +217,14 @@ class GymnasiumEnvironment(Environment):
             raise BadOutput(
                 "info['final_obs'] must not share the memory of the observations, which overwrite it", int(cut[0])
             )
-        finals = (
-            stack_observations(self.observation_space, finals)
-            if separate
-            else map_trees(lambda x: np.asarray(x)[cut], finals)
-        )
+        if separate:
+            finals = stack_observations(self.observation_space, finals)
+        else:
+            leaves, structure = flatten_tree(finals)
+            finals = unflatten_tree([np.asarray(leaf)[cut] for leaf in leaves], structure)
         last = observation_tensors(self.observation_space, finals, cut, self.device, "final_obs")  # [K, ...]
         where = torch.tensor(cut, device=self.device)
-        final = map_trees(lambda x, y: x.index_copy(0, where, y), observations, last)
+        final = tree_map(lambda x, y: x.index_copy(0, where, y), observations, last)
         self._check_finals(observations, final, cut)
         return final
 
@@ -270,4 +270,4 @@ def _where(mask: np.ndarray, chosen: Observations, otherwise: Observations) -> O
     def pick(x: Tensor, y: Tensor) -> Tensor:
         return torch.where(torch.tensor(mask, device=x.device).reshape(-1, *[1] * (x.ndim - 1)), x, y)
 
-    return map_trees(pick, chosen, otherwise)
+    return tree_map(pick, chosen, otherwise)

@@ -62,9 +62,10 @@ def _unknown_id(env_id: str) -> str:
     known = {name.lower(): name for name in ["catch", *FAMILIES, *ENVIRONMENTS, *gymnasium.registry]}
     near = [known[match] for match in difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)]
     return (
-        f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}; "
-        + (f"did you mean {', '.join(map(repr, near))}? " if near else "")
-        + "An environment of another package is known once that package is imported, as in 'package:Name-v0'."
+        f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}"
+        + (f"; did you mean {', '.join(map(repr, near))}? " if near else ". ")
+        + "One of another package is known once that package is imported, as in 'package:Name-v0'; one of your own as "
+        "'module:function', or once the module that registers it is imported, on the command line with --import MODULE."
     )
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from disco_torch.checks import check_actions, check_shape
 from disco_torch.envs.base import Environment, EnvStep, State
-from disco_torch.types import map_trees
+from disco_torch.types import tree_map
 
 Tree = TypeVar("Tree")
 
@@ -79,7 +79,7 @@ def row_of(observations: Tensor, rewards: Tensor, ends: Tensor, is_first: Tensor
 
 def select_envs(which: Tensor, a: Tree, b: Tree) -> Tree:
     """Trees of [B, ...]: the rows of `a` where `which` [B], those of `b` elsewhere."""
-    return map_trees(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
+    return tree_map(lambda x, y: torch.where(which.reshape(-1, *[1] * (x.ndim - 1)), x, y), a, b)
 
 
 def draw_integers(uniforms: Tensor, low: int | Tensor, high: int | Tensor) -> Tensor:

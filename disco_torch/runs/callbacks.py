@@ -1,4 +1,4 @@
-"""Callbacks: a user's own code in the loop of a run, given as `train(config, callbacks=[...])`."""
+"""Callbacks: a user's own code in the loop of a run, given as `train(config, callbacks=[...])` or to `discover`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ class RunStatus:
 
     Attributes:
       folder: folder of the run.
-      counters: how far the run is, such as `steps`, `rollouts`, `updates`.
+      counters: how far the run is, such as `steps`, `rollouts`, `updates`, and in a discovery `meta_updates`.
       metrics: the last line of metrics; in `after_evaluation` that of the evaluation, with `eval_return`,
         `eval_return_low` and `eval_return_high`. Empty before the first.
-      session: the run in memory, to read from: agent, learner state, replay. What changes it changes the run.
+      session: the run in memory, to read from: agent, learner state, replay; in a discovery rule parameters and groups of
+        agents. What changes it changes the run.
       stop_reason: why the run stops before its last step; empty while it goes on and where it reaches its end.
     """
 
@@ -38,15 +39,16 @@ class Callback:
                 return "good enough" if status.metrics["eval_return"] > 0.9 else None
 
     A callback must not draw from the session's generator, or the run is another one. It has no state in checkpoints: when a
-    run is resumed, pass it again.
+    run is resumed, pass it again. Where a discovery runs in several processes, all of them pass the same callbacks, and the
+    first process calls them; a callback must not wait for the others, as `session.state_dict()` does.
     """
 
     def after_rollout(self, status: RunStatus) -> str | None:
-        """Called after each rollout and its updates, behind the metrics where they are due."""
+        """Called after each rollout and its updates, in a discovery after each meta-update; metrics come first where due."""
         return None
 
     def after_evaluation(self, status: RunStatus) -> str | None:
-        """Called after each evaluation during training (`eval_every`)."""
+        """Called after each evaluation during training (`eval_every`); a discovery has none."""
         return None
 
     def at_end(self, status: RunStatus) -> None:
@@ -73,6 +75,14 @@ def call(callbacks: Sequence[Callback], event: str, status: RunStatus) -> str:
         if answer and not reason:
             reason = f"{name}: {answer}" if isinstance(answer, str) else f"{name} asked for it"
     return reason
+
+
+def try_call(callbacks: Sequence[Callback], event: str, status: RunStatus) -> tuple[str, CallbackFailed | None]:
+    """`call`, with the error returned: the other processes of a run must hear of it before it is raised."""
+    try:
+        return call(callbacks, event, status), None
+    except CallbackFailed as error:
+        return "", error
 
 
 def _described(error: Exception) -> str:

@@ -9,16 +9,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
 from disco_torch.envs import EnvironmentFailure
 from disco_torch.files import reason_of
-from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus, call
+from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus, try_call
 from disco_torch.runs.checkpoint import list_checkpoints, save_checkpoint
 from disco_torch.runs.folder import ConfiguredFolder
 from disco_torch.runs.progress import Progress
+from disco_torch.runs.session import Session
 from disco_torch.runs.sinks import JsonlSink, Metrics, Sink, TensorBoardSink
 from disco_torch.runs.view import LiveView
 from disco_torch.runs.world import ProcessLost, World
@@ -26,28 +27,6 @@ from disco_torch.runs.world import ProcessLost, World
 
 class RunDiverged(RuntimeError):
     """The loss, a parameter or a moment of the optimiser is not finite any more."""
-
-
-class Session(Protocol):
-    """What the loop needs of a run in memory."""
-
-    device: torch.device
-
-    @property
-    def counters(self) -> Any:
-        """How far the run is: a dataclass of integers."""
-
-    def advance(self) -> None:
-        """Runs one unit of work: a rollout and its updates, or a meta-update."""
-
-    def read_metrics(self) -> Metrics:
-        """What was measured since the last call. Collective, as are the methods below."""
-
-    def not_finite(self) -> str | None:
-        """The first part of the state that is not finite, in words."""
-
-    def state_dict(self) -> dict[str, Any] | None:
-        """Everything that changes, in the first process; None in the others."""
 
 
 F = TypeVar("F", bound=ConfiguredFolder[Any])
@@ -67,7 +46,7 @@ class RunLoop(Generic[F, S]):
       content: the checkpoint that the run continues from, without the session's part; empty for a new run.
       world: the processes of the run.
       started: when this process started, on the monotonic clock.
-      callbacks: a user's own code, called in the first process.
+      callbacks: a user's own code, called in the first process; all processes are given the same ones.
     """
 
     folder: F
@@ -80,8 +59,8 @@ class RunLoop(Generic[F, S]):
 
     counter: ClassVar[str]
     """Counter of what `advance` does, which intervals and checkpoints are counted in."""
-    speeds: ClassVar[Mapping[str, str]]
-    """Counters whose speed is measured, and the name of that metric."""
+    throughputs: ClassVar[Mapping[str, str]]
+    """Counters whose increase per second is measured, and the name of that metric."""
     shown: ClassVar[Mapping[str, str]]
     """Metrics that the live view shows, and their labels."""
     in_lines: ClassVar[Mapping[str, str]] = {}
@@ -195,16 +174,19 @@ class RunLoop(Generic[F, S]):
             self.progress.tick(getattr(self.session.counters, self.folder.length), self.seconds_to_limit())
 
     def call_back(self, event: str, metrics: Mapping[str, float] | None = None) -> None:
-        """Calls a method of all callbacks; where one fails, the state is saved first."""
-        if not self.callbacks or not self.world.is_first:
+        """Calls a method of all callbacks in the first process; where one fails, the state is saved first. Collective."""
+        if not self.callbacks:
             return
-        counters = dataclasses.asdict(self.session.counters)
-        shown = self.metrics if metrics is None else metrics
-        status = RunStatus(self.folder.path, counters, dict(shown), self.session, self.stop_reason)
-        try:
-            reason = call(self.callbacks, event, status)
-            self.stop_reason = self.stop_reason or reason
-        except CallbackFailed as error:
+
+        def outcome() -> tuple[str, CallbackFailed | None]:
+            counters = dataclasses.asdict(self.session.counters)
+            shown = self.metrics if metrics is None else metrics
+            status = RunStatus(self.folder.path, counters, dict(shown), self.session, self.stop_reason)
+            return try_call(self.callbacks, event, status)
+
+        reason, error = self.world.share(outcome)
+        self.stop_reason = self.stop_reason or reason
+        if error is not None:
             if event != "at_end":  # then everything is written
                 self.save()
             how = f"the state is saved, resume with `{self.resume_command} {self.folder.path}`"
@@ -247,18 +229,18 @@ class RunLoop(Generic[F, S]):
             stack.enter_context(self.progress)
 
     def _log(self) -> None:
-        """Writes a line of metrics. Speeds and the time left are those of the interval since the last line."""
+        """Writes a line of metrics. Throughputs and the time left are those of the interval since the last line."""
         measured = self.session.read_metrics()
         self.check_finite()
         now, counters, (before, start) = time.monotonic(), self.session.counters, self._last_line
         self._last_line = now, dataclasses.replace(counters)
         seconds, length = max(now - before, 1e-9), self.folder.length
-        per_second = {name: (getattr(counters, name) - getattr(start, name)) / seconds for name in self.speeds}
+        per_second = {name: (getattr(counters, name) - getattr(start, name)) / seconds for name in self.throughputs}
         left = getattr(self.folder.config, length) - getattr(counters, length)
         metrics: Metrics = {
             **dataclasses.asdict(counters),
             "seconds": self.seconds,
-            **{self.speeds[name]: speed for name, speed in per_second.items()},
+            **{self.throughputs[name]: rate for name, rate in per_second.items()},
             "minutes_left": max(left, 0) / max(per_second[length], 1e-9) / 60,
             **measured,
         }

@@ -177,7 +177,7 @@ class TrainingLoop(WatchedLoop):
     """The loop of a training run; `WatchedLoop` has what it looks at."""
 
     counter = "rollouts"
-    speeds: ClassVar = {"steps": "steps_per_second", "updates": "updates_per_second"}
+    throughputs: ClassVar = {"steps": "steps_per_second", "updates": "updates_per_second"}
     shown = SHOWN
     in_lines: ClassVar = {"return": "return", "eval_return": "evaluation"}
     resume_command = "disco-torch train --resume"

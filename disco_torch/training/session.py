@@ -41,7 +41,7 @@ from disco_torch.runs.checkpoint import (
 )
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
-from disco_torch.training.schedule import learning_rate
+from disco_torch.training.learning_rate import learning_rate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
@@ -128,7 +128,7 @@ class TrainingSession:
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
-        self._learn = Recorded(self.learn, self.speed, "the update", carry=True)
+        self._recorded_update = Recorded(self.pure_update, self.speed, "the update", carry=True)
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
@@ -188,20 +188,22 @@ class TrainingSession:
         return self.speed.compile or counters.rollouts % config.log_every == 0 or counters.steps >= config.steps
 
     def _update(self, batch: Rollout, all_logs: bool) -> None:
+        """One update of this session's state: `pure_update`, recorded, at the learning rate of now."""
         like = next(iter(self.learner_state.params.values()))
         # A tensor: a recording takes any other number to be a constant.
         rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
         learning = Learning(self.learner_state, self.value_state)
-        after, self.logs = self._learn(learning, batch, rate, all_logs, self.snapshot)
+        after, self.logs = self._recorded_update(learning, batch, rate, all_logs, self.snapshot)
         self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
 
-    def learn(
+    def pure_update(
         self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool, snapshot: InputSnapshot | None = None
     ) -> tuple[Learning, Logs]:
-        """One update: a pure function, which can be recorded. A recording does not compute what it does not return.
+        """The value function's update where there is one, then `Learner.update`, as a function that can be recorded.
 
-        The batch is normalised once: the same numbers reach the agent, its target network and the value function.
+        A recording does not compute what it does not return. The batch is normalised once: the same numbers reach the agent,
+        its target network and the value function.
         """
         if self.normalizer is not None and snapshot is not None:
             batch = self.normalizer.normalize_rollout(snapshot, batch)

@@ -33,7 +33,7 @@ from disco_torch.runs.checkpoint import FIX, CheckpointMismatch, check_leaves, t
 from disco_torch.training.bring_your_own import RunObjects, bring_again, describe_env
 from disco_torch.training.evaluation import Evaluation, PolicyKind, evaluate
 from disco_torch.training.folder import RunFolder
-from disco_torch.types import Observations, OutputSpec, Params, map_trees, tree_map
+from disco_torch.types import Observations, OutputSpec, Params, flatten_tree, tree_map, unflatten_tree
 
 
 class TrainedAgent:
@@ -222,7 +222,8 @@ def as_batch(space: spaces.Space[Any], observation: Any) -> tuple[Any, bool]:
     arrays = _arrays(space, observation)
     parts = list(_parts(space, arrays))
     if all(array.shape == shape for array, shape in parts):
-        return map_trees(lambda x: x[None], arrays), True
+        leaves, structure = flatten_tree(arrays)
+        return unflatten_tree([x[None] for x in leaves], structure), True
     sizes = {array.shape[0] if array.shape[1:] == shape and array.ndim else 0 for array, shape in parts}
     if len(sizes) == 1 and 0 not in sizes:
         return arrays, False

@@ -25,6 +25,7 @@ from disco_torch.types import (
     Params,
     Rollout,
     ValueOuts,
+    lambdas_at_cuts,
     tree_dataclass,
 )
 from disco_torch.values import MovingAverage, ValueEncoding, estimate_values, importance_weights, normalize_estimates
@@ -106,15 +107,12 @@ class ValueFunction:
         check_shape("logits", logits, rollout.behaviour_logits.shape, "it must match the rollout's `behaviour_logits`")
         out, _ = self.net.unroll(state.params, rollout.observations)
         steps = steps_of(rollout) if self.config.aligned else reference_steps(rollout)
-        lambdas: float | Tensor = self.config.td_lambda
-        if steps.is_truncated is not None:
-            lambdas = self.config.td_lambda * (~steps.is_truncated).to(logits.dtype)
         outs = estimate_values(
             self.encoding.to_scalar(out["value"]),
             steps.rewards,
             self.config.discount_factor * (~steps.is_terminal).to(logits.dtype),
             importance_weights(logits[:-1], rollout.behaviour_logits[:-1], rollout.actions[:-1]),
-            lambdas,
+            lambdas_at_cuts(self.config.td_lambda, steps.is_truncated, logits.dtype),
         )
         averages = (state.adv_ema_state, state.td_ema_state)
         outs, adv_state, td_state = normalize_estimates(outs, *averages, self.average, mean_across_processes)

@@ -193,7 +193,8 @@ def check_name_or_file(name_or_path: str | Path) -> None:
     if str(name_or_path) not in REGISTRY and not Path(name_or_path).is_file():
         raise ValueError(
             f"`name_or_path` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
-            "which is neither."
+            "which is neither; one of your own is known once the module that registers it is imported, on the command line "
+            "with --import MODULE."
         )
 
 

@@ -94,6 +94,8 @@ def test_a_registered_environment(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert not (tmp_path / "runs").exists()
     assert main(["train", "--import", "my_module", "--env", "line", *SMALL]) == 0
     folder = tmp_path / "runs" / "line-actor-critic-seed0"
+    hint = "evaluate it with `disco-torch evaluate runs/line-actor-critic-seed0 --import my_module`"
+    assert hint in capsys.readouterr().out.replace("\n", "")
     forget("line")
     assert main(["evaluate", str(folder), "--episodes", "2"]) == 2
     forget("line")
@@ -131,13 +133,23 @@ def test_a_factory_that_the_command_line_names(tmp_path: Path, capsys: pytest.Ca
     assert steps_of(folder) == 72
 
 
-def test_a_registered_family_is_discovered_on(tmp_path: Path) -> None:
+def test_a_registered_family_is_discovered_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--device", "cpu", "--meta-updates", "1", "--num-envs", "2", "--batch-size", "2", "--rollout-length", "4"]
     sizes += ["--valid-length", "4", "--speed", "plain", "--no-tensorboard"]
     assert main(["discover", "--import", "my_module", "--preset", "mine", *sizes]) == 0
     config = json.loads((tmp_path / "runs" / "discovery-seed0" / "config.json").read_text())
     assert config["groups"][0]["habitats"][0]["env"] == "own-chain"
     assert (tmp_path / "runs" / "discovery-seed0" / "rules" / "rule-000001.safetensors").is_file()
+    assert main(["discover", "--import", "my_module", "--preset", "mine", *sizes, "--minutes", "1e-9"]) == 0
+    hint = "stopped; resume with `disco-torch discover --resume runs/discovery-seed0-2 --import my_module`"
+    assert hint in capsys.readouterr().out.replace("\n", "")
+
+
+def test_a_registered_rule_has_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["rules", "own-rule"]) == 2
+    assert "which is neither; one of your own is known once the module" in capsys.readouterr().err
+    assert main(["rules", "own-rule", "--import", "my_module"]) == 0
+    assert "A rule of my own." in capsys.readouterr().out
 
 
 def test_modules_that_are_not_there(capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,11 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"done; evaluate it with `disco-torch evaluate {folder}`" in output
 
 
+def test_a_run_in_which_no_episode_ends_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path, "--rule", "actor-critic", "--num-envs", "2", "--steps", "28", "--env-args", "rows", "30") == 0
+    assert "no episode has ended in training" in capsys.readouterr().out
+
+
 def test_resuming_takes_the_settings_of_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path, "--rule", "actor-critic", "--num-envs", "2", "--steps", "28") == 0
     folder = tmp_path / "catch-actor-critic-seed0"

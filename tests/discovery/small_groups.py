@@ -12,8 +12,8 @@ from torch import Tensor
 
 from disco_torch import DiscoUpdateRule
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.discovery.local_group import LocalGroup, put
 from disco_torch.discovery.meta_loss import target_regularizer, validation_loss
-from disco_torch.discovery.population import Population, put
 from disco_torch.kernels import Speed
 from disco_torch.training import LearnerState, ValueFunctionState
 from disco_torch.types import Params, Rollout, ValueOuts, flatten_tree, tree_map
@@ -45,8 +45,8 @@ def params_of(rule: DiscoUpdateRule, scale: float = 1.0) -> Params:
     return {name: scale * param.detach() for name, param in rule.named_parameters()}
 
 
-def make_group(config: DiscoverConfig, rank: int = 0, size: int = 1) -> Population:
-    return Population(config, 0, random_rule(), torch.device("cpu"), Speed(), rank, size)
+def make_group(config: DiscoverConfig, rank: int = 0, size: int = 1) -> LocalGroup:
+    return LocalGroup(config, 0, random_rule(), torch.device("cpu"), Speed(), rank, size)
 
 
 def pick(tree: Any, agent: int) -> Any:
@@ -68,15 +68,15 @@ class Update:
 class Watched:
     """A group that notes what it learns from and what its meta-loss is computed on."""
 
-    group: Population
+    group: LocalGroup
     updates: list[Update] = field(default_factory=list)
     collected: list[Rollout] = field(default_factory=list)
     values: ValueFunctionState | None = None
     valid: Rollout | None = None
 
     def __post_init__(self) -> None:
-        steps: Any = self.group.schedule.steps
-        learn, meta_loss, collect = steps.update_values, steps.meta_loss_and_grad, steps.collect
+        parts: Any = self.group.meta_update.parts
+        learn, meta_loss, collect = parts.update_values, parts.meta_loss_and_grad, parts.collect
 
         def noting(update: Any) -> Any:
             def noting_update(eta: Params, before: Any, batch: Any, rates: Tensor) -> Any:
@@ -98,10 +98,10 @@ class Watched:
             self.collected.append(rollout)
             return acting, rollout, sums
 
-        steps.update_agents = noting(steps.update_agents)
-        steps.update_agents_silently = noting(steps.update_agents_silently)
-        steps.update_values, steps.meta_loss_and_grad = noting_learn, noting_meta_loss
-        steps.collect = noting_collect
+        parts.update_agents = noting(parts.update_agents)
+        parts.update_agents_silently = noting(parts.update_agents_silently)
+        parts.update_values, parts.meta_loss_and_grad = noting_learn, noting_meta_loss
+        parts.collect = noting_collect
 
 
 def meta_gradient_by_hand(watched: Watched, agent: int, updates: list[Update], value_out: ValueOuts | None = None) -> Params:
@@ -149,7 +149,7 @@ def assert_close_trees(got: Any, want: Any, tolerance: float = 1e-10) -> None:
     torch.testing.assert_close(ours, theirs, rtol=tolerance, atol=0.01 * tolerance)
 
 
-def poison(group: Population, agent: int, part: str = "") -> None:
+def poison(group: LocalGroup, agent: int, part: str = "") -> None:
     """Makes an agent's parameters NaN, all or those whose names begin with `part`."""
     params = group.state.learners.params
     nans = {name: torch.full_like(x[agent], torch.nan) for name, x in params.items() if name.startswith(part)}

@@ -13,7 +13,7 @@ from small_discoveries import PAPER, TINY_AGENT, assert_same
 from small_groups import CATCH, CHAIN, REPLAY, SLIDING, Watched, assert_close, assert_close_trees, poison, tiny_config
 
 from disco_torch import AdamConfig
-from disco_torch.discovery import DiscoverySession, World, schedule
+from disco_torch.discovery import DiscoverySession, World, recorded_meta_update
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
 from disco_torch.discovery.group_state import GroupGradient
 from disco_torch.optim import adam_init, adam_update, apply_updates, flat
@@ -309,13 +309,13 @@ def test_a_traced_session_is_the_plain_one_and_goes_on_to_the_last_bit() -> None
 def test_updates_without_logs_are_the_same_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     config = tiny_config(CATCH, speed="traced", window=2, rollout_length=2, valid_length=2)
     loud = DiscoverySession(config)
-    monkeypatch.setattr(schedule, "FEW_UPDATES", 0)
+    monkeypatch.setattr(recorded_meta_update, "FEW_UPDATES", 0)
     quiet = DiscoverySession(config)
     for session in (loud, quiet):
         session.advance()
-    steps = [session.groups[0].schedule.steps for session in (quiet, loud)]
-    assert [each.update_agents_silently is each.update_agents for each in steps] == [False, True]
-    assert [len(each.update_agents_silently._recordings) for each in steps] == [1, 1]
+    parts = [session.groups[0].meta_update.parts for session in (quiet, loud)]
+    assert [each.update_agents_silently is each.update_agents for each in parts] == [False, True]
+    assert [len(each.update_agents_silently._recordings) for each in parts] == [1, 1]
     assert_same(stored(quiet), stored(loud))
     assert quiet.read_metrics() == loud.read_metrics()
 

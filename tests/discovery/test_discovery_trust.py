@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from small_discoveries import PAPER, end, last_state, metrics_of, run, small_config, start
+from small_discoveries import PAPER, assert_same, end, last_state, metrics_of, run, small_config, start
 
 from disco_torch.cli import main
 from disco_torch.discovery import DiscoverySession
@@ -156,8 +156,10 @@ GROUPS: dict[str, Callable[[dict[str, Any]], Any]] = {
     r"`groups/0/position` must lie in 0 \.\. 7, got 8": lambda group: group.update(position=8),
     r"`groups/0/lives` must be 3 lists of 3 integers": lambda group: group.update(lives=[[0, 0, 0]]),
     r"`groups/0/lives` must lie in 0 \.\. \d+, got -1": lambda group: group["lives"][1].__setitem__(0, -1),
-    r"`groups/0/worlds/2` is not part of this state": lambda group: group["worlds"].update({"2": {}}),
-    r"`groups/0/worlds/0/mine` must be the numbers of all 2 agents": lambda group: group["worlds"]["0"].update(mine=[1]),
+    r"`groups/0/environments/2` is not part of this state": lambda group: group["environments"].update({"2": {}}),
+    r"`groups/0/environments/0/mine` must be the numbers of all 2 agents": lambda group: group["environments"]["0"].update(
+        mine=[1]
+    ),
 }
 
 
@@ -173,6 +175,14 @@ def test_a_group_that_is_not_what_it_should_be(tmp_path: Path, discovered: Path,
     ruined(folder, GROUPS[message])
     with pytest.raises(ValueError, match=message):
         run(small_config(tmp_path, meta_updates=3), resume=folder)
+
+
+def test_environments_under_the_name_that_they_had_at_first(tmp_path: Path, discovered: Path) -> None:
+    older, newer = (shutil.copytree(discovered, tmp_path / name) for name in ("older", "newer"))
+    ruined(older, lambda group: group.update(worlds=group.pop("environments")))
+    for folder in (older, newer):
+        run(small_config(tmp_path, meta_updates=3), resume=folder)
+    assert_same(last_state(older)["groups"], last_state(newer)["groups"])
 
 
 def first(stored: dict[str, Any], part: str) -> torch.Tensor:

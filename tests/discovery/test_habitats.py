@@ -48,8 +48,8 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
     group = make_group(tiny_config(CATCH, GRID, num_envs=COPIES, batch_size=COPIES))
     habitats, acting = group.habitats, group.state.acting
     assert habitats.num_actions == 5 and group.agent.num_actions == 5
-    _, worlds = habitats.draws(1, group.generator)
-    numbers = [world[0] for world in worlds]
+    _, env_uniforms = habitats.draws(1, group.generator)
+    numbers = [drawn[0] for drawn in env_uniforms]
     moved = {}
     for action in range(5):
         uniforms = torch.full((3, COPIES, 5), 1e-30)
@@ -58,10 +58,10 @@ def test_actions_beyond_an_environments_own_count_from_0_again() -> None:
         assert (row.actions == action).all(), "the agents' own action is what they learn from"
         moved[action] = after
         env = make_env("catch", 4, rows=3, columns=3)
-        by_hand, _ = env.step_with(acting.worlds[0], torch.full((4,), action % 3), numbers[0])
-        assert torch.equal(after.worlds[0].paddle_column, by_hand.paddle_column)
-    assert torch.equal(moved[3].worlds[0].paddle_column, moved[0].worlds[0].paddle_column)
-    assert not torch.equal(moved[2].worlds[0].paddle_column, moved[0].worlds[0].paddle_column)
+        by_hand, _ = env.step_with(acting.env_states[0], torch.full((4,), action % 3), numbers[0])
+        assert torch.equal(after.env_states[0].paddle_column, by_hand.paddle_column)
+    assert torch.equal(moved[3].env_states[0].paddle_column, moved[0].env_states[0].paddle_column)
+    assert not torch.equal(moved[2].env_states[0].paddle_column, moved[0].env_states[0].paddle_column)
 
 
 def test_each_agent_acts_with_its_own_parameters() -> None:
@@ -81,10 +81,10 @@ def test_a_step_adds_up_what_ended_with_it() -> None:
     acting = group.state.acting
     for _ in range(5):
         before = acting.returns
-        (uniforms, worlds) = group.habitats.draws(1, group.generator)
+        (uniforms, env_uniforms) = group.habitats.draws(1, group.generator)
         step, shown = acting.steps[0], acting
         params = group.state.learners.params
-        acting, (row, sums) = group.habitats.act(group.agent, params, shown, uniforms[0], [worlds[0][0]])
+        acting, (row, sums) = group.habitats.act(group.agent, params, shown, uniforms[0], [env_uniforms[0][0]])
         assert torch.equal(row.rewards.flatten(), step.rewards.double())
         assert torch.equal(row.discounts.flatten(), step.discounts.double())
         earned, ends = (x.double().unflatten(0, (2, 3)) for x in (acting.steps[0].rewards, acting.steps[0].episode_ends))
@@ -96,19 +96,19 @@ def test_a_step_adds_up_what_ended_with_it() -> None:
 
 def test_all_copies_of_an_agent_play_its_level_and_episodes_of_their_own() -> None:
     habitats = habitats_of(HabitatConfig("chain", agents=2))
-    worlds = [habitats.begin(agent, torch.Generator().manual_seed(agent))[1] for agent in range(2)]
-    for leaf in tree_leaves(vars(worlds[0].levels)):
+    env_states = [habitats.begin(agent, torch.Generator().manual_seed(agent))[1] for agent in range(2)]
+    for leaf in tree_leaves(vars(env_states[0].levels)):
         assert torch.equal(leaf[0], leaf[1])
-    assert not torch.equal(worlds[0].levels.keys, worlds[1].levels.keys)
+    assert not torch.equal(env_states[0].levels.keys, env_states[1].levels.keys)
     again = habitats.begin(0, torch.Generator().manual_seed(0))[1]
-    assert torch.equal(again.levels.keys, worlds[0].levels.keys)
-    assert torch.equal(again.episode.bits, worlds[0].episode.bits)
+    assert torch.equal(again.levels.keys, env_states[0].levels.keys)
+    assert torch.equal(again.episode.bits, env_states[0].episode.bits)
 
 
 def test_the_numbers_of_a_step_do_not_depend_on_the_split() -> None:
     kinds = (HabitatConfig("catch", agents=3), HabitatConfig("chain", agents=2))
     whole = habitats_of(*kinds)
-    uniforms, worlds = whole.draws(4, torch.Generator().manual_seed(1))
+    uniforms, env_uniforms = whole.draws(4, torch.Generator().manual_seed(1))
     ids, parts = [], []
     drawn: dict[str, list[torch.Tensor]] = {"catch": [], "chain": []}
     for rank in range(2):
@@ -121,7 +121,7 @@ def test_the_numbers_of_a_step_do_not_depend_on_the_split() -> None:
         assert part.num_actions == whole.num_actions and part.observation_size == whole.observation_size
     assert ids == list(range(5)) and torch.equal(torch.cat(parts, 1), uniforms)
     for i, name in enumerate(drawn):
-        assert torch.equal(torch.cat(drawn[name], 1), worlds[i])
+        assert torch.equal(torch.cat(drawn[name], 1), env_uniforms[i])
 
 
 def test_a_process_without_agents_of_an_environment_pads_alike() -> None:

@@ -108,9 +108,9 @@ def test_what_an_agent_acts_on_is_normalised() -> None:
     inputs, acting, params = group.inputs, group.state.acting, group.state.learners.params
     assert inputs is not None and group.state.inputs is not None
     snapshot = inputs.snapshot(group.state.inputs)
-    uniforms, worlds = group.habitats.draws(1, torch.Generator().manual_seed(5))
+    uniforms, env_uniforms = group.habitats.draws(1, torch.Generator().manual_seed(5))
     seen = inputs.observations(snapshot, group.habitats.observations(acting.steps))
-    _, (row, _) = group.loop.act(params, acting, uniforms[0], [world[0] for world in worlds], snapshot)
+    _, (row, _) = group.loop.act(params, acting, uniforms[0], [drawn[0] for drawn in env_uniforms], snapshot)
     for agent in range(4):
         logits = group.agent.policy(pick(params, agent), seen[agent])[0]
         torch.testing.assert_close(row.behaviour_logits[agent], logits)

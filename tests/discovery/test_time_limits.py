@@ -99,18 +99,18 @@ class Scripted:
 def test_the_rows_of_a_population_are_those_that_collect_gives() -> None:
     group = make_group(tiny_config(WALKS, CATCH))
     habitats, params, rows, B = group.habitats, group.state.learners.params, 14, 3
-    uniforms, worlds = habitats.draws(rows, torch.Generator().manual_seed(5))
+    uniforms, env_uniforms = habitats.draws(rows, torch.Generator().manual_seed(5))
     step = lambda state, numbers: habitats.act(group.agent, params, state, *numbers)  # noqa: E731
     before = tree_map(torch.clone, group.state.acting)
-    _, rollout, sums = collect_population(step, group.state.acting, uniforms, worlds)
+    _, rollout, sums = collect_population(step, group.state.acting, uniforms, env_uniforms)
     assert rollout.truncations is not None and rollout.truncations[:2].sum() > 4 and not rollout.truncations[2:].any()
     assert (rollout.discounts[:2] == 0).sum() > 2
     for agent in range(4):
         habitat, own = agent // 2, slice(agent % 2 * B, (agent % 2 + 1) * B)
         played = pick(rollout, agent)
-        script = Scripted(played, habitats.habitats[habitat].env, worlds[habitat][:, own])
-        world, shown = tree_map(lambda x, own=own: x[own], (before.worlds[habitat], before.steps[habitat]))
-        actor = ActorState(world, shown, None, before.returns[agent], torch.zeros(B))
+        script = Scripted(played, habitats.habitats[habitat].env, env_uniforms[habitat][:, own])
+        env_state, shown = tree_map(lambda x, own=own: x[own], (before.env_states[habitat], before.steps[habitat]))
+        actor = ActorState(env_state, shown, None, before.returns[agent], torch.zeros(B))
         alone, _, episodes = collect(script, {}, script, actor, rows, torch.Generator())  # type: ignore[arg-type]
         size = alone.observations[0, 0].numel()
         assert torch.equal(played.observations[..., :size], alone.observations.flatten(2))
@@ -179,8 +179,8 @@ def test_a_discovery_with_time_limits_resumes_to_the_last_bit() -> None:
 
 def test_a_step_that_was_not_executed_is_not_in_the_meta_loss() -> None:
     group = make_group(tiny_config(WALKS))
-    uniforms, worlds = group.habitats.draws(12, torch.Generator().manual_seed(5))
-    _, rollout, _ = group.schedule.steps.collect(group.state.learners.params, group.state.acting, uniforms, worlds)
+    uniforms, env_uniforms = group.habitats.draws(12, torch.Generator().manual_seed(5))
+    _, rollout, _ = group.meta_update.parts.collect(group.state.learners.params, group.state.acting, uniforms, env_uniforms)
     valid, params = pick(rollout, 0), pick(group.state.learners.params, 0)
     out, _ = group.agent.unroll(params, valid.observations)
     value_out, *_ = group.value_function.estimate(pick(group.state.values, 0), valid, out["logits"])

@@ -66,7 +66,7 @@ class Session:
 
 class Loop(RunLoop[Folder, Session]):
     counter = "rounds"
-    speeds: ClassVar = {"steps": "steps_per_second"}
+    throughputs: ClassVar = {"steps": "steps_per_second"}
     shown: ClassVar = {"steps": "steps"}
     resume_command = "resume"
 
@@ -102,9 +102,9 @@ def test_speeds_and_the_time_left_are_those_of_the_last_interval(tmp_path: Path,
     lines = lines_of(loop.folder)
     assert [line["steps"] for line in lines] == [20, 40, 60, 70] and [line["measured"] for line in lines] == [2, 4, 6, 7]
     assert [line["seconds"] for line in lines] == [3, 10, 21, 28]
-    speeds = [20 / 3, 20 / 7, 20 / 11, 10 / 7]
-    assert [line["steps_per_second"] for line in lines] == pytest.approx(speeds)
-    left = [left / speed / 60 for left, speed in zip((50, 30, 10, 0), speeds, strict=True)]
+    throughputs = [20 / 3, 20 / 7, 20 / 11, 10 / 7]
+    assert [line["steps_per_second"] for line in lines] == pytest.approx(throughputs)
+    left = [left / rate / 60 for left, rate in zip((50, 30, 10, 0), throughputs, strict=True)]
     assert [line["minutes_left"] for line in lines] == pytest.approx(left)
 
 

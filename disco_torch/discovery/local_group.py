@@ -1,4 +1,4 @@
-"""The agents of one group that this process has, and their lives: births, ages, lifetimes, renewal."""
+"""This process's share of one group of agents, and their lives: births, ages, lifetimes, renewal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from disco_torch.discovery.habitats import ActingState, Habitats
 from disco_torch.discovery.inner_loop import InnerLoop
 from disco_torch.discovery.mixed_mode import MixedModeMetaGradient, SavedUpdate
 from disco_torch.discovery.population_inputs import population_inputs
-from disco_torch.discovery.schedule import Schedule
+from disco_torch.discovery.recorded_meta_update import RecordedMetaUpdate
 from disco_torch.kernels import Speed
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.training import Learner, LearnerState, ValueFunction, ValueFunctionState
-from disco_torch.types import Params, Rollout, map_trees, tree_map, tree_stack
+from disco_torch.types import Params, Rollout, tree_map, tree_stack
 
 
-class Population:
-    """The agents of one group that this process has.
+class LocalGroup:
+    """This process's share of one group of the population; with a single process, the whole group.
 
     Args:
       config: the discovery.
@@ -68,7 +68,7 @@ class Population:
         if self.num_agents:
             self.state = self._first_state()
         self.loop = InnerLoop(config, self.meta_gradient, self.habitats, self.shared_value_groups, self.inputs)
-        self.schedule = Schedule(self.loop, speed)
+        self.meta_update = RecordedMetaUpdate(self.loop, speed)
 
     def _shared_value_groups(self, size: int) -> int:
         """How many value functions the agents share, one for each habitat; 0 if each has its own."""
@@ -93,7 +93,7 @@ class Population:
 
     def advance(self, rule_params: Params) -> GroupGradient:
         """As many updates of all agents as one of the rule has, and the gradient of the meta-loss through the window."""
-        self.state, gradient = self.schedule(self.state, rule_params, self.draws(), self.rates)
+        self.state, gradient = self.meta_update(self.state, rule_params, self.draws(), self.rates)
         self.ages = [age + self.config.updates_per_meta_update for age in self.ages]
         return gradient
 
@@ -126,15 +126,20 @@ class Population:
         learners: LearnerState = tree_stack([birth[0] for birth in births])
         values: ValueFunctionState = tree_stack([birth[1] for birth in births])
         values = tree_map(lambda x: x[: self.shared_value_groups], values) if self.shared_value_groups else values
-        worlds: list[list[Any]] = [[] for _ in self.habitats.habitats]
-        for _, _, habitat, world in births:
-            worlds[habitat].append(world)
-        joined = [map_trees(lambda *xs: torch.cat(xs), *parts) for parts in worlds]
+        started: list[list[Any]] = [[] for _ in self.habitats.habitats]
+        for _, _, habitat, env in births:
+            started[habitat].append(env)
+        joined = [tree_map(lambda *xs: torch.cat(xs), *parts) for parts in started]
         returns = torch.zeros(self.num_agents, self.config.num_parallel_envs, dtype=torch.float64, device=self.device)
-        acting = ActingState([world for world, _ in joined], [step for _, step in joined], returns)
+        acting = ActingState([env_state for env_state, _ in joined], [step for _, step in joined], returns)
+        acting.memory = self._first_memory(self.config.num_parallel_envs)
         capacity = self.config.replay_capacity
         replay = empty_replay(capacity, self.blank_rollout(self.config.num_envs)) if capacity else None
         return GroupState(learners, values, acting, replay, self._first_inputs(), [])
+
+    def _first_memory(self, num_envs: int) -> Any:
+        """The agents' memory before the first observation, a tree of [P, num_envs, ...]; None for agents without one."""
+        return tree_map(lambda x: x.expand(self.num_agents, *x.shape).contiguous(), self.agent.initial_state(num_envs))
 
     def _first_inputs(self) -> InputStats | None:
         if self.inputs is None:
@@ -157,8 +162,8 @@ class Population:
         self.ages[agent] = 0
         learner = self.meta_gradient.learner.init(generator)
         value = self.value_function.init(generator)
-        habitat, *world = self.habitats.begin(agent, generator)
-        return learner, value, habitat, tuple(world)
+        habitat, *env = self.habitats.begin(agent, generator)
+        return learner, value, habitat, tuple(env)
 
     def renew(self, failed: list[int]) -> int:
         """Replaces the agents whose lives are over, and those that failed; returns how many."""
@@ -178,7 +183,7 @@ class Population:
     def _replace(self, agent: int, failed: bool) -> None:
         """Puts a new life in an agent's place."""
         self.lives[agent] += 1
-        learner, value, habitat, (world, step) = self._birth(agent)
+        learner, value, habitat, (env_state, step) = self._birth(agent)
         state, acting = self.state, self.state.acting
         state.learners = put(state.learners, agent, learner)
         if not self.shared_value_groups:
@@ -187,9 +192,11 @@ class Population:
             state.values = put(state.values, agent * self.shared_value_groups // self.num_agents, value)
         first = agent - sum(h.num_agents for h in self.habitats.habitats[:habitat])
         rows = slice(first * self.config.num_parallel_envs, (first + 1) * self.config.num_parallel_envs)
-        acting.worlds[habitat] = put(acting.worlds[habitat], rows, world)
+        acting.env_states[habitat] = put(acting.env_states[habitat], rows, env_state)
         acting.steps[habitat] = put(acting.steps[habitat], rows, step)
         acting.returns = put(acting.returns, agent, torch.zeros_like(acting.returns[0]))
+        memory = tree_map(lambda x: x[0], self._first_memory(self.config.num_parallel_envs))
+        acting.memory = put(acting.memory, agent, memory)
         if state.inputs is not None:
             state.inputs = put(state.inputs, agent, tree_map(lambda x: x[agent], self._first_inputs()))
 
@@ -203,7 +210,8 @@ class Population:
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
         truncations = numbers.bool() if self.habitats.truncates else None
         executed = numbers.bool() if self.config.first_steps else None
-        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations, executed=executed)
+        memory = self._first_memory(batch)
+        return Rollout(observations, numbers.long(), numbers, numbers, logits, truncations, memory, executed)
 
     def blank_update(self, rule_params: Params) -> WindowUpdate:
         """An update of the window in its shapes, from one that is made for this alone."""
@@ -228,4 +236,4 @@ def put(tree: Any, where: int | slice, new: Any) -> Any:
         changed[where] = fresh.to(old.device, old.dtype)
         return changed
 
-    return map_trees(one, tree, new)
+    return tree_map(one, tree, new)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from disco_torch import AdamConfig, TrainConfig
-from disco_torch.training.schedule import learning_rate
+from disco_torch.training.learning_rate import learning_rate
 
 
 def rates(steps: list[int], **settings: object) -> list[float]:

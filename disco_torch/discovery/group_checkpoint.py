@@ -13,7 +13,7 @@ from torch import Tensor
 
 from disco_torch.data import ReplayState
 from disco_torch.discovery.group_state import WindowUpdate
-from disco_torch.discovery.population import Population
+from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.runs import pack, unpack
 from disco_torch.runs.checkpoint import (
     FIX,
@@ -24,20 +24,21 @@ from disco_torch.runs.checkpoint import (
     restore_generator,
     typed,
 )
-from disco_torch.types import Params, map_trees, tree_map
+from disco_torch.types import Params, tree_map
 
-NAMES = ("ids", "agents", "shared_values", "lives", "worlds", "window", "position", "generator")
+NAMES = ("ids", "agents", "shared_values", "lives", "environments", "window", "position", "generator")
 Plain = dict[str, Any]
 """Tensors on the CPU and plain values, which load without running any code."""
 
 
-def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
+def group_parts(group: LocalGroup, optimizers: Any) -> dict[str, Any]:
     """All that changes in a group and has a row for each of its agents, [P, ...] leaves."""
     state = group.state
     parts = {
         "learners": state.learners,
         "values": None if group.shared_value_groups else state.values,
         "returns": state.acting.returns,
+        "memory": state.acting.memory,
         "replay": None if state.replay is None else (state.replay.trajectories, state.replay.sizes),
         "window": [(update.saved, update.rollout, update.alive) for update in state.window],
         "optimizers": optimizers,
@@ -46,10 +47,11 @@ def group_parts(group: Population, optimizers: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def put_parts(group: Population, parts: dict[str, Any], shared_values: Any, position: int) -> None:
+def put_parts(group: LocalGroup, parts: dict[str, Any], shared_values: Any, position: int) -> None:
     """The inverse of `group_parts`, with what has no rows of agents besides."""
     state = group.state
-    state.learners, state.acting.returns, state.inputs = parts["learners"], parts["returns"], parts.get("inputs")
+    state.learners, state.inputs = parts["learners"], parts.get("inputs")
+    state.acting.returns, state.acting.memory = parts["returns"], parts.get("memory")
     state.values = shared_values if group.shared_value_groups else parts["values"]
     if state.replay is not None:
         trajectories, sizes = parts["replay"]
@@ -58,30 +60,30 @@ def put_parts(group: Population, parts: dict[str, Any], shared_values: Any, posi
         update.saved, update.rollout, update.alive = saved, rollout, alive
 
 
-def save_group(group: Population, optimizers: Any) -> Plain:
+def save_group(group: LocalGroup, optimizers: Any) -> Plain:
     """This process's share of a group."""
     if not group.num_agents:
         return {"ids": []}
-    worlds = {}
+    environments = {}
     for i, habitat in enumerate(group.habitats.habitats):
-        leaves = pack(world_of(group, i))
+        leaves = pack(environments_of(group, i))
         rows = {name: leaf.unflatten(0, (-1, group.config.num_parallel_envs)) for name, leaf in leaves.items()}
-        worlds[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
+        environments[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
     return {
         "ids": list(group.habitats.ids),
         "agents": pack(group_parts(group, optimizers)),
         "shared_values": pack(group.state.values) if group.shared_value_groups else {},
         "lives": [list(numbers) for numbers in (group.lives, group.ages, group.lifetimes)],
-        "worlds": worlds,
+        "environments": environments,
         "window": [pack(update.rule_params) for update in group.state.window],
         "position": 0 if group.state.replay is None else int(group.state.replay.next),
         "generator": group.generator.get_state(),
     }
 
 
-def world_of(group: Population, i: int) -> dict[str, Any]:
+def environments_of(group: LocalGroup, i: int) -> dict[str, Any]:
     """The state of a habitat's environments and the rows to act on next, leaves of [agents * environments, ...]."""
-    return {"state": group.state.acting.worlds[i], "step": group.state.acting.steps[i]}
+    return {"state": group.state.acting.env_states[i], "step": group.state.acting.steps[i]}
 
 
 def merge_groups(parts: list[Plain], total: int) -> Plain:
@@ -92,13 +94,13 @@ def merge_groups(parts: list[Plain], total: int) -> Plain:
     whole["ids"] = list(range(total))
     whole["agents"] = merge_rows([part["agents"] for part in parts], ids)
     whole["lives"] = [merge_lists([part["lives"][i] for part in parts], ids) for i in range(3)]
-    names = sorted({name for part in parts for name in part["worlds"]})
-    whole["worlds"] = {}
+    names = sorted({name for part in parts for name in part["environments"]})
+    whole["environments"] = {}
     for name in names:
-        having = [part["worlds"][name] for part in parts if name in part["worlds"]]
-        mine = [world["mine"] for world in having]
-        leaves = merge_rows([world["leaves"] for world in having], mine)
-        whole["worlds"][name] = {"mine": sorted(chain(*mine)), "leaves": leaves}
+        having = [part["environments"][name] for part in parts if name in part["environments"]]
+        mine = [share["mine"] for share in having]
+        leaves = merge_rows([share["leaves"] for share in having], mine)
+        whole["environments"][name] = {"mine": sorted(chain(*mine)), "leaves": leaves}
     return whole
 
 
@@ -112,8 +114,10 @@ def merge_lists(parts: list[list[int]], ids: list[list[int]]) -> list[int]:
     return [value for _, value in pairs]
 
 
-def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
+def load_group(group: LocalGroup, whole: Plain, optimizers: Any, rule_params: Params, same_device: bool, where: str) -> Any:
     """Takes this process's agents out of a whole group; returns their optimisers."""
+    if type(whole) is dict and "worlds" in whole:  # what checkpoints called this part at first
+        whole = {"environments" if name == "worlds" else name: part for name, part in whole.items()}
     check_names(whole, NAMES, where)
     _check_ids(whole["ids"], group.own.num_agents, f"{where}/ids")
     if same_device:
@@ -134,17 +138,17 @@ def load_group(group: Population, whole: Plain, optimizers: Any, rule_params: Pa
     put_parts(group, parts, shared, typed(whole, "position", int, where))
     _check_numbers(group, where)
     group.lives, group.ages, group.lifetimes = _lives(group, typed(whole, "lives", list, where), where)
-    worlds = whole["worlds"]
-    check_names(worlds, map(str, range(len(group.habitats.all))), f"{where}/worlds")
+    environments = whole["environments"]
+    check_names(environments, map(str, range(len(group.habitats.all))), f"{where}/environments")
     for i, habitat in enumerate(group.habitats.habitats):
         name, rows = str(group.habitats.all.index(habitat)), (habitat.config.agents, group.config.num_parallel_envs)
-        check_names(worlds[name], ("mine", "leaves"), f"{where}/worlds/{name}")
-        _check_ids(worlds[name]["mine"], habitat.config.agents, f"{where}/worlds/{name}/mine")
-        leaves = typed(worlds[name], "leaves", dict, f"{where}/worlds/{name}")
-        like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), world_of(group, i))
-        world = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/worlds/{name}")
-        world = tree_map(lambda x: x.flatten(0, 1), world)
-        state.acting.worlds[i], state.acting.steps[i] = world["state"], world["step"]
+        check_names(environments[name], ("mine", "leaves"), f"{where}/environments/{name}")
+        _check_ids(environments[name]["mine"], habitat.config.agents, f"{where}/environments/{name}/mine")
+        leaves = typed(environments[name], "leaves", dict, f"{where}/environments/{name}")
+        like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), environments_of(group, i))
+        restored = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/environments/{name}")
+        restored = tree_map(lambda x: x.flatten(0, 1), restored)
+        state.acting.env_states[i], state.acting.steps[i] = restored["state"], restored["step"]
     return parts.get("optimizers")
 
 
@@ -155,7 +159,7 @@ def take_rows(leaves: Plain, like: Any, rows: list[int], total: tuple[int, ...],
         return torch.empty((), dtype=x.dtype).expand(*total, *x.shape[len(total) :])
 
     whole = unpack(leaves, tree_map(blank, like), where)
-    return map_trees(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
+    return tree_map(lambda x, old: x[torch.tensor(rows)].to(old.device), whole, like)
 
 
 def _check_ids(ids: Any, total: int, where: str) -> None:
@@ -163,7 +167,7 @@ def _check_ids(ids: Any, total: int, where: str) -> None:
         raise CheckpointMismatch(f"the checkpoint's `{where}` must be the numbers of all {total} agents in order; {FIX}.")
 
 
-def _check_numbers(group: Population, where: str) -> None:
+def _check_numbers(group: LocalGroup, where: str) -> None:
     """Raises where actions or places in the replay are not in their range: they are used as indices."""
     state, last = group.state, group.habitats.num_actions - 1
     for i, update in enumerate(state.window):
@@ -175,7 +179,7 @@ def _check_numbers(group: Population, where: str) -> None:
         check_range(f"{where}/position", state.replay.next.reshape(-1), 0, capacity - 1)
 
 
-def _lives(group: Population, lists: list[Any], where: str) -> list[list[int]]:
+def _lives(group: LocalGroup, lists: list[Any], where: str) -> list[list[int]]:
     """Which life each agent of this process is in, its age and its lifetime."""
     total = group.own.num_agents
     for numbers in lists if len(lists) == 3 else [()]:

@@ -16,12 +16,15 @@ FEW_UPDATES = 4
 """Up to this number of updates in a meta-update, all of them compute logs: one recording serves them all."""
 
 
-class Schedule:
-    """A meta-update at some speed.
+class RecordedMetaUpdate:
+    """`meta_update` of one group, at some speed.
 
     Args:
-      loop: its parts.
+      loop: its parts, as plain functions.
       speed: stages to go through.
+
+    Attributes:
+      parts: the same parts, recorded.
     """
 
     def __init__(self, loop: InnerLoop, speed: Speed) -> None:
@@ -34,7 +37,7 @@ class Schedule:
             silently = Recorded(lambda *args: loop.update_agents(*args)[:-1], part, "the agents' update without logs")
             # To compile the same graph again, for one update of many, would take longer than it ever saves.
             update = Recorded(loop.update_agents, Speed(speed.trace), "the agents' update with logs")
-        self.steps = MetaUpdateParts(
+        self.parts = MetaUpdateParts(
             # Environments are many small operations: they compile quickly and gain much.
             act=Recorded(loop.act, Speed(speed.trace, speed.compile or speed.capture), "acting"),
             update_agents=update,
@@ -51,7 +54,7 @@ class Schedule:
     def _plain(
         self, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor
     ) -> tuple[GroupState, GroupGradient]:
-        return meta_update(self._loop, self.steps, state, rule_params, draws, rates)
+        return meta_update(self._loop, self.parts, state, rule_params, draws, rates)
 
     def __call__(
         self, state: GroupState, rule_params: Params, draws: Draws, rates: Tensor

@@ -21,7 +21,7 @@ from small_groups import (
 )
 
 from disco_torch.discovery.config import GroupConfig, HabitatConfig
-from disco_torch.discovery.population import seed_of
+from disco_torch.discovery.local_group import seed_of
 
 
 def test_lifetimes_are_drawn_with_odds_of_one_over_them() -> None:
@@ -65,7 +65,7 @@ def test_a_new_life_has_nothing_of_the_old_one() -> None:
         assert group.renew([]) == 0
         group.advance(eta)
     before, assertions = group.state.learners, 0
-    old_level = group.state.acting.worlds[1].levels.keys.clone()
+    old_level = group.state.acting.env_states[1].levels.keys.clone()
     assert group.renew([]) == 2 and group.lives == [0, 1, 0, 1] and group.ages == [2, 0, 2, 0]
     assert group.lifetimes == [6, 6, 6, 6] and group.state.replay is not None
     assert group.state.replay.sizes.tolist() == [6, 0, 6, 0]
@@ -78,9 +78,9 @@ def test_a_new_life_has_nothing_of_the_old_one() -> None:
             assert not is_new or torch.equal(param, learner.meta_state.target_params[name])
             assertions += 1
         assert (group.state.acting.returns[agent] == 0).all() or not is_new
-    level = group.state.acting.worlds[1].levels.keys
+    level = group.state.acting.env_states[1].levels.keys
     assert torch.equal(level[:3], old_level[:3]) and not torch.equal(level[3:], old_level[3:])
-    assert (group.state.acting.worlds[0].ball_row[3:] == 0).all() and assertions > 0
+    assert (group.state.acting.env_states[0].ball_row[3:] == 0).all() and assertions > 0
     watched = Watched(group)
     group.advance(eta)
     batch = watched.updates[0].batch
