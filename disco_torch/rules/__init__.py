@@ -1,4 +1,4 @@
-"""Rules: how agents learn. The discovered one, two classic ones, and the protocol for a fourth."""
+"""Rules: how agents learn. The discovered one, three classic ones, and the protocol for a fifth."""
 
 from disco_torch.rules.actor_critic import (
     ActorCritic,
@@ -19,7 +19,7 @@ from disco_torch.rules.inputs import (
     disco_input_option,
     extended_input_option,
 )
-from disco_torch.rules.losses import categorical_kl, entropy, policy_gradient_loss
+from disco_torch.rules.losses import categorical_kl, clipped_surrogate_loss, entropy, policy_gradient_loss
 from disco_torch.rules.meta_net import (
     MetaNet,
     MetaNetConfig,
@@ -27,9 +27,11 @@ from disco_torch.rules.meta_net import (
     MetaRNNState,
 )
 from disco_torch.rules.policy_gradient import PolicyGradient, PolicyGradientHyperParams
+from disco_torch.rules.ppo import PPO, PPOHyperParams
 from disco_torch.rules.view import RuleView
 
 __all__ = [
+    "PPO",
     "ActorCritic",
     "ActorCriticConfig",
     "ActorCriticHyperParams",
@@ -43,12 +45,14 @@ __all__ = [
     "MetaNetInputOption",
     "MetaRNNConfig",
     "MetaRNNState",
+    "PPOHyperParams",
     "PolicyGradient",
     "PolicyGradientHyperParams",
     "RuleInput",
     "RuleView",
     "UpdateRule",
     "categorical_kl",
+    "clipped_surrogate_loss",
     "disco_input_option",
     "entropy",
     "extended_input_option",

@@ -17,6 +17,7 @@ from disco_torch.data import InputConfig
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
+from disco_torch.training.minibatches import check_gradient_steps
 
 Setting = bool | int | float | str
 
@@ -59,7 +60,8 @@ class TrainConfig:
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
     rule: str = "auto"
-    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `policy-gradient`, a file; `auto` is `grove25`."""
+    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `ppo`, `policy-gradient`, a file; `auto` is
+    `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
@@ -81,6 +83,12 @@ class TrainConfig:
     """Number of trajectories that an update learns from."""
     updates_per_rollout: int = 1
     """Number of updates after each rollout."""
+    epochs: int = field(default=1, metadata={"later": True})
+    """Number of times that an update goes through the steps of its batch, with the same targets."""
+    minibatches: int = field(default=1, metadata={"later": True})
+    """Number of random parts that the steps of a batch are divided into in each epoch, with a gradient step on each."""
+    max_gradient_norm: float = field(default=0.0, metadata={"later": True})
+    """Bound on the norm of the gradient; a larger one is scaled down to it. 0 leaves gradients as they are."""
     replay_capacity: int = 256
     """Number of trajectories to keep for replay."""
     replayed_share: float = 0.5
@@ -145,6 +153,7 @@ class TrainConfig:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
         if self.target_return is not None and not math.isfinite(self.target_return):
             raise ValueError(f"`target_return` must be finite, got {self.target_return}; leave it out for none.")
+        check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.replay_capacity < self.num_envs:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from disco_torch.rules import (
+    PPO,
     ActorCritic,
     ActorCriticConfig,
     DiscoConfig,
@@ -48,8 +49,9 @@ class RuleEntry:
     hyper_params: Mapping[str, float] = field(default_factory=dict)
 
 
-SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
-"""A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
+SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False, normalize_adv=True)
+"""A scalar value and normalised advantages. The reference's categorical value, on 601 bins to +-300, is so noisy at first
+that Catch is not learned; with its raw advantages the policy becomes deterministic where rewards are large."""
 
 
 def shipped(name: str, description: str, source: str) -> RuleEntry:
@@ -90,6 +92,14 @@ REGISTRY: dict[str, RuleEntry] = {
             load=lambda: ActorCritic(SCALAR_ACTOR_CRITIC),
             config=SCALAR_ACTOR_CRITIC,
             hyper_params={"entropy_cost": 0.01},
+        ),
+        RuleEntry(
+            name="ppo",
+            kind="hand-written",
+            description="Clipped policy gradient with generalised advantages, several epochs on each rollout.",
+            source="Schulman et al., Proximal policy optimization algorithms (2017)",
+            num_parameters=0,
+            load=PPO,
         ),
         RuleEntry(
             name="policy-gradient",
