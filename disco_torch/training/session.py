@@ -77,7 +77,7 @@ class TrainingSession:
     """Acts, stores and learns, one rollout at a time. Same configuration and device: same run."""
 
     def __init__(self, config: TrainConfig, objects: RunObjects | None = None) -> None:
-        self.config = config
+        self.config = config = config.with_sizes()
         self.objects = objects = objects or RunObjects()
         self.device = resolve_device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
