@@ -10,10 +10,12 @@ from disco_torch.training.config import TrainConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
 
 DEFAULTS: dict[str, dict[str, Any]] = {
-    # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 16 parallel environments.
+    # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
+    # them a rollout has 128 steps of each; where all play long episodes in step it then lacks whole phases of them, and a
+    # CartPole agent that balanced for 500 steps fell from some first states.
     "ppo": {
-        "num_envs": 16,
-        "rollout_length": 129,
+        "num_envs": 4,
+        "rollout_length": 513,
         "batch_size": 0,
         "replay_capacity": 0,
         "replayed_share": 0.0,
