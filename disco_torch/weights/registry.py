@@ -49,8 +49,8 @@ class RuleEntry:
     hyper_params: Mapping[str, float] = field(default_factory=dict)
 
 
-SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False, normalize_adv=True)
-"""A scalar value and normalised advantages. The reference's categorical value, on 601 bins to +-300, is so noisy at first
+SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False, normalize_adv=True, center_adv=False)
+"""A scalar value, and advantages divided by their deviation. The reference's categorical value, on 601 bins to +-300, is so noisy at first
 that Catch is not learned; with its raw advantages the policy becomes deterministic where rewards are large."""
 
 
