@@ -50,8 +50,9 @@ class RuleEntry:
 
 
 SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False, normalize_adv=True, center_adv=False)
-"""A scalar value, and advantages divided by their deviation. The reference's categorical value, on 601 bins to +-300, is so noisy at first
-that Catch is not learned; with its raw advantages the policy becomes deterministic where rewards are large."""
+"""A scalar value, and advantages divided by their deviation. The reference's categorical value, on 601 bins to +-300, is
+so noisy at first that Catch is not learned; with its raw advantages the policy becomes deterministic where rewards are
+large."""
 
 
 def shipped(name: str, description: str, source: str) -> RuleEntry:
