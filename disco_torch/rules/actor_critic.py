@@ -63,9 +63,9 @@ class ActorCriticConfig:
       max_abs_value: the range of the bins.
       nonlinear_value_transform: whether values live in the signed hyperbolic's space.
       normalize_adv, normalize_td: divide by a moving deviation.
-      center_adv: also subtract the moving mean from normalised advantages. With replayed data it is a bias: an action that
-        the policy hardly takes any more has an advantage near 0, its importance weight being small, and minus a mean above 0
-        it is pushed down further, until the policy is deterministic.
+      center_adv: also subtract the moving mean from normalised advantages. With replayed data this pushes down, where the
+        mean is above 0, every action that the policy hardly takes any more: its importance weight, and so its advantage,
+        is near 0.
     """
 
     num_bins: int = 601

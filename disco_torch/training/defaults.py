@@ -11,8 +11,8 @@ from disco_torch.weights.configuration import config_to_plain, flat_config
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
-    # them a rollout has 128 steps of each; where all play long episodes in step it then lacks whole phases of them, and a
-    # CartPole agent that balanced for 500 steps fell from some first states.
+    # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
+    # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.
     "ppo": {
         "num_envs": 4,
         "rollout_length": 513,
