@@ -7,6 +7,7 @@ from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
+    PPO,
     ActorCritic,
     ActorCriticConfig,
     ActorCriticHyperParams,
@@ -18,6 +19,7 @@ from disco_torch.rules import (
     MetaRNNConfig,
     PolicyGradient,
     PolicyGradientHyperParams,
+    PPOHyperParams,
     RuleInput,
     RuleView,
     UpdateRule,
@@ -31,6 +33,7 @@ from disco_torch.training import (
     TrainConfig,
     ValueFunction,
     ValueFunctionConfig,
+    default_config,
     evaluate,
     load_run,
     train,
@@ -49,6 +52,7 @@ from disco_torch.weights import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "PPO",
     "PRESETS",
     "ActorCritic",
     "ActorCriticConfig",
@@ -75,6 +79,7 @@ __all__ = [
     "MetaNetInputOption",
     "MetaRNNConfig",
     "OutputSpec",
+    "PPOHyperParams",
     "PolicyGradient",
     "PolicyGradientHyperParams",
     "Replay",
@@ -92,6 +97,7 @@ __all__ = [
     "checking",
     "collect",
     "collect_rollout",
+    "default_config",
     "discover",
     "download_disco103_weights",
     "evaluate",

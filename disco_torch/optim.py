@@ -167,6 +167,12 @@ def global_norm(tensors: Iterable[Tensor]) -> Tensor:
     return torch.sqrt(torch.sum(torch.square(torch.cat([tensor.reshape(-1) for tensor in tensors]))))
 
 
+def clip_by_norm(tensors: Params, norm: Tensor, max_norm: float) -> Params:
+    """All tensors times one factor, so that their norm together, which is given, is at most `max_norm`."""
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    return {name: tensor * factor for name, tensor in tensors.items()}
+
+
 class ClippedAdam(torch.optim.Optimizer):
     """The same arithmetic in place, as an ordinary PyTorch optimiser."""
 

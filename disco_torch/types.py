@@ -213,6 +213,7 @@ class UpdateRuleInputs:
         Returns bootstrap there and nothing flows across. None: no step was cut.
       resets: [T+1, B] bool or None: rows that begin an episode; None: the rows after a terminal step.
       agent_summary: of the learning agent's outputs of all actions, where `agent_out` does not hold them.
+      loss_mask: [T, B], 1 for the steps that the loss is averaged over and 0 for the others; None: all of them count.
     """
 
     observations: Observations
@@ -227,6 +228,7 @@ class UpdateRuleInputs:
     resets: Tensor | None = None
     taken_out: AgentOutput | None = None
     agent_summary: ActionSummary | None = None
+    loss_mask: Tensor | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.extra_from_rule, Mapping):

@@ -13,6 +13,7 @@ from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.training.config import PRESETS as TRAIN_PRESETS
 from disco_torch.training.config import TrainConfig
+from disco_torch.training.defaults import default_config
 from disco_torch.training.folder import RunFolder
 
 
@@ -23,13 +24,15 @@ def describe_presets(presets: Mapping[str, tuple[str, object]]) -> str:
 def take_preset(args: Sequence[str]) -> tuple[TrainConfig | DiscoverConfig, list[str]]:
     """Removes `--preset NAME` from the arguments and returns the settings that it stands for and the rest.
 
-    The names are those of the command, `train` or `discover`. With `--resume RUN` the settings are the run's own, so that
-    it grows longer only where the caller says so.
+    The names are those of the command, `train` or `discover`. Without a preset, a run has the settings of its rule, as
+    `--rule NAME` says. With `--resume RUN` the settings are the run's own, so that it grows longer only where the caller
+    says so.
     """
     command = next((arg for arg in args if arg in ("train", "discover")), "train")
     presets: Mapping[str, tuple[str, Any]] = DISCOVER_PRESETS if command == "discover" else TRAIN_PRESETS
     folder: type[RunFolder] | type[DiscoveryFolder] = DiscoveryFolder if command == "discover" else RunFolder
-    name, rest, waiting = next(iter(presets)), [], False
+    name: str | None = None
+    rest, waiting = [], False
     for arg in args:
         if waiting:
             name, waiting = arg, False
@@ -39,12 +42,23 @@ def take_preset(args: Sequence[str]) -> tuple[TrainConfig | DiscoverConfig, list
             name = arg.removeprefix("--preset=")
         else:
             rest.append(arg)
-    if waiting or name not in presets:
+    if waiting or name not in (None, *presets):
         raise ValueError(f"`--preset` must be one of {sorted(presets)}, got {'nothing' if waiting else repr(name)}.")
     for arg, following in pairwise([*rest, ""]):
         if arg == "--resume" or arg.startswith("--resume="):
             return folder.open(Path(arg.partition("=")[2] or following)).config, rest
-    return presets[name][1], rest
+    if name is None and command == "train":
+        return default_config(_rule_in(rest)), rest
+    return presets[name or next(iter(presets))][1], rest
+
+
+def _rule_in(args: Sequence[str]) -> str:
+    """The rule that the arguments name last; `auto` where they name none."""
+    rule = "auto"
+    for arg, following in pairwise([*args, ""]):
+        if arg == "--rule" or arg.startswith("--rule="):
+            rule = arg.partition("=")[2] or following
+    return rule
 
 
 def check_settings_of_resumed(given: Any, own: Any, length: str, may_change: Sequence[str]) -> None:

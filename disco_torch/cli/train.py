@@ -25,7 +25,7 @@ class Train:
     """
 
     preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(PRESETS))
-    """Named settings to start from; the other options change them."""
+    """Named settings to start from, in place of those of the rule; the other options change them."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None

@@ -118,6 +118,7 @@ def rule_inputs(
         resets=memory_resets(rollout),
         taken_out=learning.taken,
         agent_summary=learning.summary,
+        loss_mask=loss_mask(rollout),
     )
 
 

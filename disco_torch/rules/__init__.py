@@ -21,7 +21,7 @@ from disco_torch.rules.inputs import (
     disco_input_option,
     extended_input_option,
 )
-from disco_torch.rules.losses import categorical_kl, entropy, policy_gradient_loss
+from disco_torch.rules.losses import categorical_kl, clipped_surrogate_loss, entropy, policy_gradient_loss
 from disco_torch.rules.meta_net import (
     MetaNet,
     MetaNetConfig,
@@ -29,10 +29,12 @@ from disco_torch.rules.meta_net import (
     MetaRNNState,
 )
 from disco_torch.rules.policy_gradient import PolicyGradient, PolicyGradientHyperParams
+from disco_torch.rules.ppo import PPO, PPOHyperParams
 from disco_torch.rules.view import RuleView
 
 __all__ = [
     "CMPO",
+    "PPO",
     "ActorCritic",
     "ActorCriticConfig",
     "ActorCriticHyperParams",
@@ -49,12 +51,14 @@ __all__ = [
     "MetaNetInputOption",
     "MetaRNNConfig",
     "MetaRNNState",
+    "PPOHyperParams",
     "PolicyGradient",
     "PolicyGradientHyperParams",
     "RuleInput",
     "RuleView",
     "UpdateRule",
     "categorical_kl",
+    "clipped_surrogate_loss",
     "disco_input_option",
     "entropy",
     "extended_input_option",

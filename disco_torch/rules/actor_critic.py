@@ -63,6 +63,9 @@ class ActorCriticConfig:
       max_abs_value: the range of the bins.
       nonlinear_value_transform: whether values live in the signed hyperbolic's space.
       normalize_adv, normalize_td: divide by a moving deviation.
+      center_adv: also subtract the moving mean from normalised advantages. With replayed data this pushes down, where the
+        mean is above 0, every action that the policy hardly takes any more: its importance weight, and so its advantage,
+        is near 0.
     """
 
     num_bins: int = 601
@@ -72,6 +75,7 @@ class ActorCriticConfig:
     normalize_td: bool = False
     moving_average_decay: float = 0.99
     moving_average_eps: float = 1e-6
+    center_adv: bool = True
 
     def __post_init__(self) -> None:
         if self.normalize_td and self.num_bins != 1:
@@ -134,13 +138,17 @@ class ActorCritic(UpdateRule):
         outs, adv_state, td_state = normalize_estimates(outs, *states, self.average, mean_across_processes)
         targets: Targets = {
             "raw_advs": outs.adv,
-            "normalized_advs": outs.normalized_adv,
+            "normalized_advs": self._normalized(outs.adv, adv_state),
             "value_target": outs.value_target,
             "values": outs.value,
             "tds": outs.td,
             "normalized_tds": outs.normalized_td,
         }
         return targets, ActorCriticState(adv_state, td_state)
+
+    def _normalized(self, advs: Tensor | None, state: EmaState) -> Tensor:
+        assert advs is not None
+        return self.average.normalize(advs, state, subtract_mean=self.config.center_adv)
 
     def agent_loss(
         self,

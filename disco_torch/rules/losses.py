@@ -48,3 +48,22 @@ def policy_gradient_loss(logits: Tensor, actions: Tensor, advantages: Tensor, *,
     if not backprop:
         advantages = advantages.detach()  # an estimate of what the action was worth, a constant of this loss
     return -log_prob(logits, actions) * advantages
+
+
+def clipped_surrogate_loss(log_ratio: Tensor, advantages: Tensor, clip_range: float) -> Tensor:
+    """-min(rho A, clip(rho, 1 - c, 1 + c) A): the policy gradient's loss, flat where the ratio has moved far enough.
+
+    At a ratio of 1 its gradient is the policy gradient's. Schulman et al., "Proximal policy optimization algorithms" (2017).
+
+    Args:
+      log_ratio: [T, B], log pi(a) - log mu(a) of the taken actions, mu being the policy that acted.
+      advantages: [T, B].
+      clip_range: c.
+
+    Returns:
+      [T, B]. Gradients flow to `log_ratio` alone.
+    """
+    check_shape("advantages", advantages, log_ratio.shape, "one advantage for each step")
+    advantages = advantages.detach()  # an estimate of what the action was worth, a constant of this loss
+    ratio = torch.exp(log_ratio)
+    return -torch.minimum(ratio * advantages, ratio.clamp(1.0 - clip_range, 1.0 + clip_range) * advantages)

@@ -1,6 +1,7 @@
 """Training: from an environment to a learned agent."""
 
 from disco_torch.training.config import PRESETS, SMALL_AGENT, ObjectsConfig, TrainConfig
+from disco_torch.training.defaults import default_config
 from disco_torch.training.evaluation import Evaluation, evaluate, record
 from disco_torch.training.loop import TrainResult, train
 from disco_torch.training.trained import TrainedAgent, load_run
@@ -22,6 +23,7 @@ __all__ = [
     "ValueFunction",
     "ValueFunctionConfig",
     "ValueFunctionState",
+    "default_config",
     "evaluate",
     "load_run",
     "record",

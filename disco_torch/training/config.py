@@ -17,6 +17,7 @@ from disco_torch.data import InputConfig
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
+from disco_torch.training.minibatches import check_gradient_steps
 
 Setting = bool | int | float | str
 
@@ -59,7 +60,7 @@ class TrainConfig:
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
     rule: str = "auto"
-    """Update rule: `grove25`, `grove5`, `disco103`, `actor-critic`, `cmpo`, `policy-gradient`, or a file; `auto` is
+    """Update rule: `grove25`, `grove5`, `disco103`, `ppo`, `cmpo`, `actor-critic`, `policy-gradient`, or a file; `auto` is
     `grove25`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
@@ -79,11 +80,17 @@ class TrainConfig:
     """Number of rows of each rollout, the observations and actions between two updates: 16 rows have 15 steps between them
     to learn from."""
     batch_size: int = 64
-    """Number of trajectories that an update learns from."""
+    """Number of trajectories that an update learns from; 0 for as many as a rollout has, which are the newest ones."""
     updates_per_rollout: int = 1
     """Number of updates after each rollout."""
+    epochs: int = field(default=1, metadata={"later": True})
+    """Number of times that an update goes through the steps of its batch, with the same targets."""
+    minibatches: int = field(default=1, metadata={"later": True})
+    """Number of random parts that the steps of a batch are divided into in each epoch, with a gradient step on each."""
+    max_gradient_norm: float = field(default=0.0, metadata={"later": True})
+    """Bound on the norm of the gradient; a larger one is scaled down to it. 0 leaves gradients as they are."""
     replay_capacity: int = 256
-    """Number of trajectories to keep for replay."""
+    """Number of trajectories to keep for replay; 0 for as many as a batch has."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
 
@@ -139,20 +146,27 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "runs", Path(self.runs))  # a plain string is welcome, too
-        least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 1, "updates_per_rollout": 1}
-        least |= {"replay_capacity": 1, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
+        least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 0, "updates_per_rollout": 1}
+        least |= {"replay_capacity": 0, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
         least |= {"eval_every": 0, "eval_episodes": 1}
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
         if self.target_return is not None and not math.isfinite(self.target_return):
             raise ValueError(f"`target_return` must be finite, got {self.target_return}; leave it out for none.")
+        check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
-        if self.replay_capacity < self.num_envs:
+        if 0 < self.replay_capacity < self.num_envs:
             raise ValueError(
                 f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
             )
+
+    def with_sizes(self) -> TrainConfig:
+        """The same settings with the numbers that a `batch_size` or `replay_capacity` of 0 stands for."""
+        batch_size = self.batch_size or self.num_envs
+        capacity = self.replay_capacity or max(batch_size, self.num_envs)
+        return dataclasses.replace(self, batch_size=batch_size, replay_capacity=capacity)
 
     def check_that_it_learns(self) -> None:
         """Raises where the run would end before its first update, which needs a batch in the replay."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import Console
 from torch import nn
 
 from disco_torch.agents import AgentConfig
@@ -37,6 +38,7 @@ from disco_torch.training.bring_your_own import (
     warn_about_images,
 )
 from disco_torch.training.config import TrainConfig
+from disco_torch.training.defaults import chosen_settings, default_config
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.settings import resumed_fields, with_fields
@@ -104,8 +106,8 @@ def train(
     """Trains an agent and writes a folder with everything about it.
 
     Args:
-      config: settings of a new run; when resuming, its `steps` may lengthen the run, its `device` and `speed` move it, and
-        its `target_return` replaces that of the run.
+      config: settings of a new run; defaults to those of its rule, see `default_config`. When resuming, its `steps` may
+        lengthen the run, its `device` and `speed` move it, and its `target_return` replaces that of the run.
       env: environment: a name or an id; a function that returns a Gymnasium environment, or "module:function"; a vector
         environment of Gymnasium; or an `Environment`.
       agent: network: an `AgentConfig`; a torso, any module `f(observations) -> [T, B, F]`; or a whole `Agent`.
@@ -118,6 +120,7 @@ def train(
     """
     with ExitStack() as stack:
         content: dict[str, Any] = {}
+        chosen = ""
         if resume is not None:
             folder = RunFolder.open(Path(resume))
             stack.enter_context(run_lock(folder.path))
@@ -127,10 +130,11 @@ def train(
             content, settings = folder.content_to_resume(), folder.config
             objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
         else:
-            settings = with_fields(config, fields_of_object(env) | fields)
+            base = default_config(rule) if config is None and isinstance(rule, str) else config
+            settings = with_fields(base, fields_of_object(env) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             check_num_envs(settings, fields)
-            settings = _resolved(settings)
+            chosen, settings = chosen_settings(settings), _resolved(settings)
         objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
@@ -145,6 +149,8 @@ def train(
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
+        if chosen:
+            Console().print(chosen, highlight=False, soft_wrap=True, markup=False)
         stack.callback(loop.evaluation.close)
         stopped = loop.run(view)
     best = loop.best["eval_return"] if loop.best is not None else math.nan
@@ -164,6 +170,7 @@ def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
 
 def _resolved(config: TrainConfig) -> TrainConfig:
     """A configuration with the rule by its name or whole path, and its recommended hyper-parameters."""
+    config = config.with_sizes()
     config.check_that_it_learns()
     for module in config.services:
         import_service(module)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from disco_torch.data import (
     ActorState,
@@ -22,7 +21,6 @@ from disco_torch.data import (
     Replay,
     init_actor,
     make_normalizer,
-    memory_resets,
 )
 from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment
@@ -42,17 +40,16 @@ from disco_torch.runs.checkpoint import (
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.learning_rate import learning_rate
+from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
-from disco_torch.types import Logs, Rollout, tree_dataclass, tree_map
+from disco_torch.types import Logs, Rollout, tree_map
 
 RECENT_EPISODES = 100
 STATE_NAMES = (
     *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
     *("actor", "replay"),
 )
-ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
-"""Logs that a recorded update always returns; the others only when metrics are due."""
 
 
 def resolve_rule(name: str) -> str:
@@ -68,14 +65,6 @@ def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
     return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)
 
 
-@tree_dataclass
-class Learning:
-    """What an update changes: the agent's learner, and the value function beside it where a rule needs one."""
-
-    learner: LearnerState
-    value: ValueFunctionState | None = None
-
-
 @dataclass
 class Counters:
     rollouts: int = 0
@@ -88,7 +77,7 @@ class TrainingSession:
     """Acts, stores and learns, one rollout at a time. Same configuration and device: same run."""
 
     def __init__(self, config: TrainConfig, objects: RunObjects | None = None) -> None:
-        self.config = config
+        self.config = config = config.with_sizes()
         self.objects = objects = objects or RunObjects()
         self.device = resolve_device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
@@ -101,7 +90,8 @@ class TrainingSession:
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
         num_actions, example = self.env.num_actions, self.env.observation_example
         self.agent = objects.make_agent(config, example, num_actions, self.rule.outputs(num_actions)).to(self.device)
-        self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params)
+        gradient_steps = config.epochs, config.minibatches, config.max_gradient_norm
+        self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params, *gradient_steps)
         self.value_function = self._value_function(example)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
         self.replay = Replay(
@@ -128,7 +118,7 @@ class TrainingSession:
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
-        self._recorded_update = Recorded(self.pure_update, self.speed, "the update", carry=True)
+        self._recorded_update = RecordedUpdate(self.learner, self.value_function, self.normalizer, self.speed)
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
@@ -188,34 +178,14 @@ class TrainingSession:
         return self.speed.compile or counters.rollouts % config.log_every == 0 or counters.steps >= config.steps
 
     def _update(self, batch: Rollout, all_logs: bool) -> None:
-        """One update of this session's state: `pure_update`, recorded, at the learning rate of now."""
+        """One update of this session's state: `RecordedUpdate` at the learning rate of now."""
         like = next(iter(self.learner_state.params.values()))
         # A tensor: a recording takes any other number to be a constant.
         rate = torch.full((), learning_rate(self.config, self.counters.steps), dtype=like.dtype, device=self.device)
         learning = Learning(self.learner_state, self.value_state)
-        after, self.logs = self._recorded_update(learning, batch, rate, all_logs, self.snapshot)
+        after, self.logs = self._recorded_update(learning, batch, rate, all_logs, self.snapshot, self.generator)
         self.learner_state, self.value_state = after.learner, after.value
         self.counters.updates += 1
-
-    def pure_update(
-        self, state: Learning, batch: Rollout, rate: Tensor, all_logs: bool, snapshot: InputSnapshot | None = None
-    ) -> tuple[Learning, Logs]:
-        """The value function's update where there is one, then `Learner.update`, as a function that can be recorded.
-
-        A recording does not compute what it does not return. The batch is normalised once: the same numbers reach the agent,
-        its target network and the value function.
-        """
-        if self.normalizer is not None and snapshot is not None:
-            batch = self.normalizer.normalize_rollout(snapshot, batch)
-        value_state, value_out = state.value, None
-        if self.value_function is not None and value_state is not None:
-            resets = memory_resets(batch)
-            out, _ = self.agent.unroll(state.learner.params, batch.observations, resets, batch.first_state)
-            value_state, value_out, _ = self.value_function.update(value_state, batch, out["logits"])
-        learner_state, logs = self.learner.update(state.learner, batch, value_out=value_out, learning_rate=rate)
-        if not all_logs:
-            logs = {name: logs[name] for name in ALWAYS_LOGGED}
-        return Learning(learner_state, value_state), logs
 
     def read_episodes(self) -> list[tuple[float, float]]:
         """Returns and lengths of the episodes that ended since the last call."""

@@ -1,7 +1,12 @@
-"""One update of an agent: rollout -> outputs -> targets -> losses -> gradients -> parameters."""
+"""One update of an agent: rollout -> outputs -> targets -> losses -> gradients -> parameters.
+
+Targets are computed once. Usually one gradient step on all steps follows; with `epochs` and `minibatches`, several do, each
+on a random part of them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -9,9 +14,18 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
-from disco_torch.data import check_rollout, loss_mask, masked_mean, memory_resets, rule_inputs
-from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, global_norm
+from disco_torch.data import check_rollout, masked_mean, memory_resets, rule_inputs
+from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, clip_by_norm, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
+from disco_torch.training.minibatches import (
+    StepTable,
+    check_gradient_steps,
+    draw_orders,
+    inputs_of,
+    minibatches_of,
+    rows_of,
+    table_of_steps,
+)
 from disco_torch.types import (
     AgentOutput,
     LearningOutputs,
@@ -72,12 +86,26 @@ class Learner:
       rule: how it learns.
       optimizer: constants of Adam.
       hyper_params: the rule's dataclass, a dict, or None for the defaults.
+      epochs: times that an update goes through the steps of its batch, with the same targets.
+      minibatches: parts that these steps are divided into at random in each epoch, with a gradient step on each.
+      max_gradient_norm: bound on the norm of the gradient, which is scaled down to it; 0 for none.
     """
 
     agent: LearningAgent
     rule: UpdateRule
     optimizer: AdamConfig = field(default_factory=AdamConfig)
     hyper_params: Any = None
+    epochs: int = 1
+    minibatches: int = 1
+    max_gradient_norm: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
+
+    @property
+    def in_one_step(self) -> bool:
+        """Whether an update is one gradient step on all steps of its batch."""
+        return self.epochs * self.minibatches == 1
 
     def init(self, generator: torch.Generator | None = None, params: Params | None = None) -> LearnerState:
         """The state at the beginning of a life, from fresh parameters or the given ones."""
@@ -92,10 +120,12 @@ class Learner:
         value_out: ValueOuts | None = None,
         learning_rate: float | Tensor | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
+        generator: torch.Generator | None = None,
     ) -> tuple[LearnerState, Logs]:
-        """One step of learning.
+        """One update: targets, and a gradient step towards them or, with epochs and minibatches, several.
 
-        One pass of the agent serves the rule's inputs, as constants, and the loss. Nothing in the result has a graph.
+        In one step, one pass of the agent serves the rule's inputs, as constants, and the loss. Nothing in the result has a
+        graph.
 
         Args:
           state: before the step.
@@ -103,7 +133,15 @@ class Learner:
           value_out: estimates of a value function beside the agent, for rules that use one.
           learning_rate: replaces the optimiser's, for schedules.
           mean_across_processes: averages statistics and gradients where a batch is split over processes.
+          generator: source of the minibatches' order.
         """
+        if not self.in_one_step:
+            state, table = self.prepare(state, rollout, value_out=value_out, mean_across_processes=mean_across_processes)
+
+            def step(state: LearnerState, part: StepTable) -> tuple[LearnerState, Logs]:
+                return self.minibatch_step(state, part, learning_rate, mean_across_processes)
+
+            return self.gradient_steps(state, table, step, generator)
         check_rollout(rollout)
         resets = memory_resets(rollout)
         params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
@@ -115,11 +153,76 @@ class Learner:
                 targets, meta_state = self.targets(
                     state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
                 )
-            loss, logs = self.loss(rollout, inputs, targets, backprop=False)
+            loss, logs = self.loss(inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
             grads = dict(zip(params, gradients, strict=True))
             new_state, norms = self._step(state, grads, meta_state, learning_rate, mean_across_processes)
+        return tree_map(torch.Tensor.detach, new_state), logs | norms
+
+    def prepare(
+        self,
+        state: LearnerState,
+        rollout: Rollout,
+        *,
+        value_out: ValueOuts | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[LearnerState, StepTable]:
+        """The first half of an update with minibatches: the rule's next state, and all steps with their targets."""
+        check_rollout(rollout)
+        if rollout.first_state is not None:
+            raise ValueError(
+                "`epochs` and `minibatches` must be 1 for an agent with memory, got a rollout with a `first_state`; steps "
+                "in random order have no memory of the ones before."
+            )
+        summarizer = self.rule.summarizer()
+        with torch.no_grad():
+            learning = self.agent.learning_outputs(state.params, rollout, memory_resets(rollout), summarizer)
+            inputs = rule_inputs(rollout, learning, value_out)
+            targets, meta_state = self.targets(
+                state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
+            )
+        return LearnerState(state.params, state.opt_state, meta_state), table_of_steps(inputs, targets)
+
+    def gradient_steps(
+        self,
+        state: LearnerState,
+        table: StepTable,
+        step: Callable[[LearnerState, StepTable], tuple[LearnerState, Logs]],
+        generator: torch.Generator | None = None,
+    ) -> tuple[LearnerState, Logs]:
+        """The second half: a step for each minibatch of each epoch. The logs are means over these steps.
+
+        Args:
+          state, table: from `prepare`.
+          step: `minibatch_step`, or a recording of it.
+          generator: source of the minibatches' order.
+        """
+        sums: Logs = {}
+        for order in draw_orders(self.epochs, table.num_steps, generator, table.inputs.rewards.device):
+            for part in minibatches_of(table, order, self.minibatches):
+                state, logs = step(state, part)
+                sums = {name: sums[name] + value if name in sums else value.clone() for name, value in logs.items()}
+        return state, {name: value / (self.epochs * self.minibatches) for name, value in sums.items()}
+
+    def minibatch_step(
+        self,
+        state: LearnerState,
+        table: StepTable,
+        learning_rate: float | Tensor | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[LearnerState, Logs]:
+        """One gradient step on some steps of a rollout; a pure function, which can be recorded."""
+        params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
+        rows = rows_of(table)
+        with torch.enable_grad():
+            each_begins = torch.ones_like(rows.rewards, dtype=torch.bool)
+            inputs, targets = inputs_of(table, self.agent.taken_outputs(params, rows, each_begins))
+            loss, logs = self.loss(inputs, targets, backprop=False)
+            gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
+        with torch.no_grad():
+            grads = dict(zip(params, gradients, strict=True))
+            new_state, norms = self._step(state, grads, state.meta_state, learning_rate, mean_across_processes)
         return tree_map(torch.Tensor.detach, new_state), logs | norms
 
     def differentiable_update(
@@ -151,7 +254,7 @@ class Learner:
     def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
         """The loss as a function of the agent's parameters, given targets; outputs per action at the taken actions alone."""
         outputs = self.agent.taken_outputs(params, rollout, memory_resets(rollout))
-        return self.loss(rollout, rule_inputs(rollout, outputs), targets, backprop=True)
+        return self.loss(rule_inputs(rollout, outputs), targets, backprop=True)
 
     def targets(
         self,
@@ -182,11 +285,12 @@ class Learner:
             mean_across_processes=mean_across_processes,
         )
 
-    def loss(self, rollout: Rollout, inputs: UpdateRuleInputs, targets: Targets, *, backprop: bool) -> tuple[Tensor, Logs]:
+    def loss(self, inputs: UpdateRuleInputs, targets: Targets, *, backprop: bool) -> tuple[Tensor, Logs]:
         """Both losses, averaged over the steps that count. Gradients flow to the agent's outputs in `inputs`."""
         loss, logs = self.rule.agent_loss(inputs, targets, self._hyper(), backprop)
         loss_no_meta, logs_no_meta = self.rule.agent_loss_no_meta(inputs, targets, self._hyper())
-        total = masked_mean(loss + loss_no_meta, loss_mask(rollout))
+        assert inputs.loss_mask is not None  # `rule_inputs` has put it there
+        total = masked_mean(loss + loss_no_meta, inputs.loss_mask)
         return total, {"total_loss": total.detach(), **logs, **logs_no_meta}
 
     def _step(
@@ -199,12 +303,13 @@ class Learner:
     ) -> tuple[LearnerState, Logs]:
         if mean_across_processes is not None:
             grads = {name: mean_across_processes(g) for name, g in grads.items()}
+        with torch.no_grad():
+            norms = {"global_gradient_norm": global_norm(grads.values())}
+        if self.max_gradient_norm:
+            grads = clip_by_norm(grads, norms["global_gradient_norm"], self.max_gradient_norm)
         changes, opt_state = adam_update(grads, state.opt_state, state.params, self.optimizer, learning_rate)
         with torch.no_grad():
-            norms = {
-                "global_gradient_norm": global_norm(grads.values()),
-                "global_update_norm": global_norm(changes.values()),
-            }
+            norms["global_update_norm"] = global_norm(changes.values())
         return LearnerState(apply_updates(state.params, changes), opt_state, meta_state), norms
 
     def _hyper(self) -> Any:

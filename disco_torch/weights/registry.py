@@ -12,6 +12,7 @@ import torch
 
 from disco_torch.rules import (
     CMPO,
+    PPO,
     ActorCritic,
     ActorCriticConfig,
     CMPOConfig,
@@ -50,8 +51,10 @@ class RuleEntry:
     hyper_params: Mapping[str, float] = field(default_factory=dict)
 
 
-SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False)
-"""A scalar value. The reference's categorical one, on 601 bins to +-300, is so noisy at first that Catch is not learned."""
+SCALAR_ACTOR_CRITIC = ActorCriticConfig(num_bins=1, nonlinear_value_transform=False, normalize_adv=True, center_adv=False)
+"""A scalar value, and advantages divided by their deviation. The reference's categorical value, on 601 bins to +-300, is
+so noisy at first that Catch is not learned; with its raw advantages the policy becomes deterministic where rewards are
+large."""
 
 
 def shipped(name: str, description: str, source: str) -> RuleEntry:
@@ -92,6 +95,14 @@ REGISTRY: dict[str, RuleEntry] = {
             load=lambda: ActorCritic(SCALAR_ACTOR_CRITIC),
             config=SCALAR_ACTOR_CRITIC,
             hyper_params={"entropy_cost": 0.01},
+        ),
+        RuleEntry(
+            name="ppo",
+            kind="hand-written",
+            description="Clipped policy gradient with generalised advantages, several epochs on each rollout.",
+            source="Schulman et al., Proximal policy optimization algorithms (2017)",
+            num_parameters=0,
+            load=PPO,
         ),
         RuleEntry(
             name="cmpo",

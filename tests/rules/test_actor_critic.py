@@ -101,6 +101,19 @@ def test_what_is_normalised_is_configured(make_inputs: Callable[..., UpdateRuleI
     assert not torch.allclose(targets["normalized_advs"], targets["raw_advs"])
 
 
+def test_advantages_may_keep_their_mean(make_inputs: Callable[..., UpdateRuleInputs]) -> None:
+    centred, kept = (
+        ActorCritic(ActorCriticConfig(num_bins=1, normalize_adv=True, center_adv=each)) for each in (True, False)
+    )
+    inputs = make_inputs(kept.outputs(A))
+    targets, of_centred = unroll(kept, inputs), unroll(centred, inputs)["normalized_advs"]
+    advs = targets["raw_advs"]
+    deviation = torch.sqrt(advs.var(correction=0) + 1e-12) + 1e-6
+    torch.testing.assert_close(targets["normalized_advs"], advs / deviation)
+    torch.testing.assert_close(of_centred, (advs - advs.mean()) / deviation)
+    assert (torch.sign(targets["normalized_advs"]) == torch.sign(advs)).all() and abs(float(advs.mean())) > 1e-3
+
+
 def test_gradients_flow_to_the_agents_outputs_and_to_nothing_in_the_targets(
     rule: ActorCritic, inputs: UpdateRuleInputs
 ) -> None:

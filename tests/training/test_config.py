@@ -18,8 +18,11 @@ from disco_torch.weights.configuration import config_from_plain, config_to_plain
         ("steps", 1),
         ("num_envs", 1),
         ("rollout_length", 2),
-        ("batch_size", 1),
+        ("batch_size", 0),
         ("updates_per_rollout", 1),
+        ("replay_capacity", 0),
+        ("epochs", 1),
+        ("minibatches", 1),
         ("warmup_steps", 0),
         ("log_every", 1),
         ("checkpoint_every", 0),
@@ -36,6 +39,20 @@ def test_the_replay_must_hold_a_rollout() -> None:
     assert TrainConfig(num_envs=8, replay_capacity=8).replay_capacity == 8
     with pytest.raises(ValueError, match="`replay_capacity` must hold a rollout, 8 trajectories, got 7"):
         TrainConfig(num_envs=8, replay_capacity=7)
+
+
+def test_sizes_of_0_are_those_of_a_rollout() -> None:
+    config = TrainConfig(num_envs=8, batch_size=0, replay_capacity=0, replayed_share=0.0).with_sizes()
+    assert (config.batch_size, config.replay_capacity, config.num_fresh) == (8, 8, 8)
+    assert TrainConfig(num_envs=8, replay_capacity=0).with_sizes().replay_capacity == 64
+    assert TrainConfig().with_sizes() == TrainConfig()
+
+
+@pytest.mark.parametrize("norm", [-1.0, float("inf"), float("nan")])
+def test_the_bound_on_the_gradients_norm(norm: float) -> None:
+    assert TrainConfig(max_gradient_norm=0.5).max_gradient_norm == 0.5
+    with pytest.raises(ValueError, match=rf"`max_gradient_norm` must be finite and not negative, got {norm}; 0 leaves"):
+        TrainConfig(max_gradient_norm=norm)
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1])

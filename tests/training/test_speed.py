@@ -14,7 +14,8 @@ from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import DiscoConfig, DiscoUpdateRule, MetaNetConfig, UpdateRule
 from disco_torch.rules.meta_net import MetaRNNConfig
 from disco_torch.training import train
-from disco_torch.training.session import ALWAYS_LOGGED, TrainingSession
+from disco_torch.training.recorded_update import ALWAYS_LOGGED
+from disco_torch.training.session import TrainingSession
 from disco_torch.types import Params
 from disco_torch.weights import load_rule
 

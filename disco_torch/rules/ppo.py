@@ -1,0 +1,155 @@
+"""Proximal policy optimisation, as a rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from disco_torch.checks import check_between, check_positive
+from disco_torch.rules.base import (
+    UpdateRule,
+    check_outputs,
+    check_rule_inputs,
+    check_targets,
+    resolve_hyper_params,
+)
+from disco_torch.rules.losses import clipped_surrogate_loss, entropy_of_logs
+from disco_torch.types import (
+    Logs,
+    MeanAcrossProcesses,
+    OutputSpec,
+    Params,
+    Targets,
+    UnrollFn,
+    UpdateRuleInputs,
+)
+from disco_torch.values import log_prob, select_action, vtrace
+
+EPSILON = 1e-8
+"""Added to the deviation that advantages are divided by."""
+
+
+@dataclass(frozen=True)
+class PPOHyperParams:
+    """Weights of the losses and constants of the returns; the defaults are those of Stable-Baselines3."""
+
+    discount_factor: float = 0.99
+    gae_lambda: float = 0.95
+    clip_range: float = 0.2
+    value_cost: float = 0.5
+    entropy_cost: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_between("discount_factor", self.discount_factor, 0.0, 1.0)
+        check_between("gae_lambda", self.gae_lambda, 0.0, 1.0)
+        check_positive("clip_range", self.clip_range)
+
+
+class PPO(UpdateRule):
+    """Clipped policy gradient with generalised advantages and a value loss.
+
+    Schulman et al., "Proximal policy optimization algorithms" (2017). It is meant for several gradient steps on each
+    rollout: see `Learner.epochs` and `Learner.minibatches`.
+    """
+
+    hyper_params_type: ClassVar[type] = PPOHyperParams
+
+    def outputs(self, num_actions: int) -> OutputSpec:
+        return OutputSpec(flat={"logits": num_actions, "v": 1})
+
+    def init_meta_state(self, agent_params: Params) -> dict[str, Any]:
+        return {}
+
+    def unroll_meta_net(
+        self,
+        rollout: UpdateRuleInputs,
+        agent_params: Params,
+        meta_state: dict[str, Any],
+        unroll_fn: UnrollFn,
+        hyper_params: Mapping[str, float] | PPOHyperParams | None = None,
+        *,
+        rule_params: Params | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[Targets, dict[str, Any]]:
+        """Advantages, value targets and the log-probabilities of the policy that acted, all constants.
+
+            A_t = delta_t + gamma_t lambda_t A_{t+1},    delta_t = r_t + gamma_t v_{t+1} - v_t,    target_t = A_t + v_t
+
+        Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016). The advantages
+        of the policy loss have mean 0 and deviation 1 over the steps that count in the loss.
+        """
+        check_rule_inputs(rollout)
+        hyper = resolve_hyper_params(PPOHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        values = rollout.agent_out["v"].squeeze(-1).detach()  # [T+1, B]; detached: they make targets
+        advs = vtrace(
+            values,
+            rollout.rewards,
+            hyper.discount_factor * rollout.continues(),
+            torch.ones_like(rollout.rewards),  # the policy that acted is the one that learns
+            rollout.lambdas(hyper.gae_lambda),
+        ).errors
+        targets: Targets = {
+            "advs": advs,
+            "normalized_advs": _normalized(advs, rollout.loss_mask, mean_across_processes),
+            "value_target": advs + values[:-1],
+            "values": values[:-1],
+            "old_log_prob": log_prob(rollout.behaviour_logits()[:-1], rollout.actions[:-1]),
+        }
+        return targets, meta_state
+
+    def agent_loss(
+        self,
+        rollout: UpdateRuleInputs,
+        meta_out: Targets,
+        hyper_params: Mapping[str, float] | PPOHyperParams | None = None,
+        backprop: bool = False,
+    ) -> tuple[Tensor, Logs]:
+        """L_clip + c_v (target - v)^2 - c_H H(pi), [T, B]. Gradients flow to `logits` and `v`."""
+        check_rule_inputs(rollout)
+        hyper = resolve_hyper_params(PPOHyperParams, hyper_params)
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        check_targets(meta_out, ("advs", "normalized_advs", "value_target", "values", "old_log_prob"))
+        log_pi = torch.log_softmax(rollout.agent_out["logits"][:-1], dim=-1)  # [T, B, A]
+        log_ratio = select_action(log_pi, rollout.actions[:-1]) - meta_out["old_log_prob"].detach()
+        policy_loss = clipped_surrogate_loss(log_ratio, meta_out["normalized_advs"], hyper.clip_range)
+        # detached: returns are constants of the losses that use them.
+        value_target = meta_out["value_target"].detach()
+        value_loss = torch.square(value_target - rollout.agent_out["v"][:-1].squeeze(-1))
+        policy_entropy = entropy_of_logs(log_pi)
+        loss = policy_loss + hyper.value_cost * value_loss - hyper.entropy_cost * policy_entropy
+        with torch.no_grad():
+            mask, ratio = rollout.loss_mask, log_ratio.exp()
+            unexplained = _variance(value_target - meta_out["values"], mask)
+            logs = {
+                "entropy": _mean(policy_entropy, mask),
+                "policy_loss": _mean(policy_loss, mask),
+                "value_loss": _mean(value_loss, mask),
+                "clip_fraction": _mean(((ratio - 1.0).abs() > hyper.clip_range).to(ratio.dtype), mask),
+                "approx_kl": _mean(ratio - 1.0 - log_ratio, mask),
+                "advs": _mean(meta_out["advs"], mask),
+                "avg_value": _mean(meta_out["values"], mask),
+                "explained_variance": 1.0 - unexplained / (_variance(value_target, mask) + EPSILON),
+            }
+        return loss, logs
+
+
+def _mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """The mean over the steps that count; 0 where none does."""
+    return x.mean() if mask is None else torch.sum(x * mask) / torch.sum(mask).clamp(min=1.0)
+
+
+def _variance(x: Tensor, mask: Tensor | None) -> Tensor:
+    return _mean(torch.square(x - _mean(x, mask)), mask)
+
+
+def _normalized(advs: Tensor, mask: Tensor | None, mean_across_processes: MeanAcrossProcesses | None) -> Tensor:
+    """Advantages with mean 0 and deviation 1 over the steps that count, [T, B]."""
+    over_all = mean_across_processes or (lambda x: x)
+    mean = over_all(_mean(advs, mask))
+    deviation = torch.sqrt(over_all(_mean(torch.square(advs - mean), mask)))
+    return (advs - mean) / (deviation + EPSILON)
