@@ -23,6 +23,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     """
     seen: set[int] = set()
     noticed = threading.Event()
+    timers: list[threading.Timer] = []
 
     def end_unless_noticed() -> None:
         if not noticed.is_set():
@@ -37,6 +38,7 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         if number == signal.SIGTERM:
             timer = threading.Timer(grace_seconds(), end_unless_noticed)
             timer.daemon = True
+            timers.append(timer)
             timer.start()
 
     def is_asked() -> bool:
@@ -54,6 +56,8 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
         noticed.set()
         for number, handler in before.items():
             signal.signal(number, handler)
+        for timer in timers:  # else its thread would outlive the run by the whole time of grace
+            timer.cancel()
 
 
 def grace_seconds() -> float:

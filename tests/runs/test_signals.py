@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def test_ctrl_c_and_what_a_launcher_sends_after_it_are_one_request() -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGTERM)
         assert asked()
+
+
+def test_the_time_of_grace_ends_with_the_run() -> None:
+    """A program that calls `train` again and again would gather a thread for each SIGTERM."""
+    before = set(threading.enumerate())
+    with stop_signals():
+        signal.raise_signal(signal.SIGTERM)
+        (timer,) = set(threading.enumerate()) - before
+    timer.join(5)
+    assert not timer.is_alive()
 
 
 def is_alive(pid: int) -> bool:
