@@ -458,6 +458,7 @@ def test_the_field_of_a_checkpoint_that_is_wrong_is_named(tmp_path: Path) -> Non
         r"the checkpoint's `recent` must be list, got Tensor": put(huge, "session", "recent"),
         r"the checkpoint's `recent` must be pairs of a return and a length": put([1.0], "session", "recent"),
         r"the checkpoint's `seconds` must lie in 0.0 \.\. \d+, got nan": put(float("nan"), "seconds"),
+        r"the checkpoint's `learning_is_checked` must be bool, got Tensor": put(huge, "learning_is_checked"),
         r"the checkpoint's `counters/steps` must lie in 24 \.\. 24, got 7": put(7, "session", "counters", "steps"),
         r"the checkpoint's `more` is not part of this state": put(1, "session", "more"),
         r"the checkpoint's `outputs` must be \{.*\}, got \{": lambda content: content["session"]["outputs"].update(x={}),
