@@ -16,7 +16,17 @@ from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.provenance import rule_provenance
 from disco_torch.discovery.session import DiscoverySession
-from disco_torch.runs import Metrics, ProcessLost, RunLoop, World, configure_process, restoring, run_lock, stop_signals
+from disco_torch.runs import (
+    Metrics,
+    ProcessLost,
+    RunLoop,
+    World,
+    checked_config,
+    configure_process,
+    restoring,
+    run_lock,
+    stop_signals,
+)
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training.session import resolve_rule
 
@@ -79,7 +89,7 @@ def discover(config: DiscoverConfig | None = None, *, resume: Path | str | None 
                 # All of the rule is in the checkpoint: the file that it was fine-tuned from may be gone.
                 settings = dataclasses.replace(folder.config, start="") if content else folder.config
             else:
-                settings = config or DiscoverConfig()
+                settings = checked_config(config or DiscoverConfig())
                 settings = dataclasses.replace(settings, start=resolve_rule(settings.start) if settings.start else "")
             configure_process(world.device(settings.device))
             session = DiscoverySession(settings, world)  # before the folder: what cannot be built leaves none behind
@@ -108,6 +118,7 @@ def _resumed(path: Path, config: DiscoverConfig | None, stack: ExitStack) -> tup
     folder = DiscoveryFolder.open(path)
     stack.enter_context(run_lock(path))
     if config is not None:
+        config = checked_config(config)
         moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
         folder = DiscoveryFolder.open(path, extend_to=config.meta_updates)
         folder = folder.with_settings(minutes=config.minutes, **moved)

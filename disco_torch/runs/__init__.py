@@ -10,7 +10,7 @@ from disco_torch.runs.checkpoint import (
     save_checkpoint,
     unpack,
 )
-from disco_torch.runs.folder import ConfiguredFolder, check_run_name
+from disco_torch.runs.folder import ConfiguredFolder, check_run_name, checked_config
 from disco_torch.runs.lock import RunInUse, run_lock
 from disco_torch.runs.loop import RunDiverged, RunLoop
 from disco_torch.runs.process import configure_process, resolve_device, resolve_speed
@@ -33,6 +33,7 @@ __all__ = [
     "Sink",
     "World",
     "check_run_name",
+    "checked_config",
     "configure_process",
     "first_not_finite",
     "import_service",

@@ -21,6 +21,7 @@ from disco_torch.runs import (
     Metrics,
     ServiceSink,
     Sink,
+    checked_config,
     configure_process,
     import_service,
     resolve_device,
@@ -129,6 +130,7 @@ def train(
         else:
             settings = with_fields(config, fields_of_object(env) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
+            settings = checked_config(settings)
             check_num_envs(settings, fields)
             settings = _resolved(settings)
         objects.check_evaluation(settings)
@@ -156,6 +158,7 @@ def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
     """The folder of a run to continue, with the settings that may change."""
     if config is None:
         return RunFolder.open(path)
+    config = checked_config(config)
     moved: dict[str, Any] = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
     if config.target_return is not None:
         moved["target_return"] = config.target_return
