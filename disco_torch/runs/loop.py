@@ -340,6 +340,8 @@ class RunLoop(Generic[F, S]):
         except ProcessLost:
             raise
         except (OSError, RuntimeError) as error:  # PyTorch's writer of archives raises RuntimeErrors
+            if self.world.is_first:
+                self.folder.check_exists()  # it may have been removed while this was written
             saved = list_checkpoints(self.folder.checkpoints)
             kept = f"{saved[-1]} is whole" if saved else "it has no checkpoint yet"
             raise OSError(

@@ -232,6 +232,18 @@ def test_a_folder_that_is_removed_in_mid_run_stays_so(tmp_path: Path, after: Any
     assert not (tmp_path / "mine").exists()
 
 
+def test_a_folder_that_is_removed_inside_a_write_is_not_said_to_be_whole(
+    tmp_path: Path, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(content: Any, file: Any) -> None:
+        shutil.rmtree(tmp_path / "mine")
+
+    after(6, lambda session: monkeypatch.setattr(checkpoint.torch, "save", remove))
+    with pytest.raises(FileNotFoundError, match=r"the folder .*mine must stay while its run is going on"):
+        run(small_config(tmp_path, name="mine"))
+    assert not (tmp_path / "mine").exists()
+
+
 HANG = """
 import os, time
 from pathlib import Path
