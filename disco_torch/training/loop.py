@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from disco_torch.runs import (
     ServiceSink,
     Sink,
     checked_config,
+    close_in_time,
     configure_process,
     import_service,
     resolve_device,
@@ -119,6 +120,7 @@ def train(
     """
     with ExitStack() as stack:
         content: dict[str, Any] = {}
+        asked_to_stop: Callable[[], bool] = bool  # nobody, until the loop begins
         if resume is not None:
             folder = RunFolder.open(Path(resume))
             stack.enter_context(run_lock(folder.path))
@@ -136,7 +138,7 @@ def train(
         objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
-        stack.callback(objects.close, session.env)
+        stack.callback(lambda: close_in_time(lambda: objects.close(session.env), asked_to_stop))
         if resume is None:
             session.config = settings = describe_env(settings, session.env)
             warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
@@ -147,7 +149,7 @@ def train(
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
-        stack.callback(loop.evaluation.close)
+        stack.callback(close_in_time, loop.evaluation.close, asked_to_stop)
         stopped = loop.run(view)
     best = loop.best["eval_return"] if loop.best is not None else math.nan
     reason = loop.stop_reason if stopped else ""
