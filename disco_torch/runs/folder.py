@@ -72,8 +72,8 @@ def check_run_name(name: str) -> None:
             f'`name` must be the name of one folder, without / \\ : * ? " < > |, got {name!r}; `runs` is the folder that '
             "it is made in."
         )
-    if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(f"`name` must have at most {MAX_NAME_LENGTH} letters, got {len(name)}.")
+    if (length := len(name.encode())) > MAX_NAME_LENGTH:
+        raise ValueError(f"`name` must have at most {MAX_NAME_LENGTH} bytes, got {length}.")
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mode: str, t
     assert last_state(tmp_path / "mine")["counters"]["rollouts"] == 4
 
 
-NAMES = ["../x", "a/b", "/x", "..", ".", "a:b", "a\\b", "a\nb", "a\0b", 'a"b', "x" * 201]
+NAMES = ["../x", "a/b", "/x", "..", ".", "a:b", "a\\b", "a\nb", "a\0b", 'a"b', "x" * 201, "ü" * 101]
 
 
 @pytest.mark.parametrize("name", NAMES)
