@@ -44,7 +44,7 @@ class AdamConfig:
     def __post_init__(self) -> None:
         check_positive("max_abs_update", self.max_abs_update)
         for name in ("learning_rate", "eps", "weight_decay"):
-            value = getattr(self, name)
+            value: float = getattr(self, name)
             if not isinstance(value, Real | Tensor) or not 0.0 <= value < math.inf:
                 raise ValueError(f"`{name}` must be finite and not negative, got {value!r}.")
         for name in ("b1", "b2"):
