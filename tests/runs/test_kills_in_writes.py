@@ -178,7 +178,7 @@ def finish(run: Killed) -> None:
     assert json.loads((run.path / "summary.json").read_text())["finished"] is True
     assert not list(run.path.rglob("*.partial"))
     whole = Killed(run.case, run.path.with_name("whole"))
-    assert end(begin(whole.arguments(length)), 600) == 0
+    assert end(begin(whole.arguments(length)), 1800) == 0
     if run.case.is_exact:
         assert lines == metrics_of(whole.path)
         ours, theirs = (load_checkpoint(each.path / "checkpoints")["session"] for each in (run, whole))
