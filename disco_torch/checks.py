@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -133,10 +134,15 @@ def check_finite(name: str, value: Tensor) -> None:
 
 
 def check_positive(name: str, value: float, hint: str = "") -> None:
-    if not value > 0:
-        raise ValueError(f"`{name}` must be greater than 0, got {value}" + (f"; {hint}." if hint else "."))
+    if not isinstance(value, Real | Tensor) or not value > 0:
+        raise ValueError(f"`{name}` must be greater than 0, got {value!r}" + (f"; {hint}." if hint else "."))
 
 
 def check_between(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise ValueError(f"`{name}` must lie in [{low}, {high}], got {value}.")
+    if not isinstance(value, Real | Tensor) or not low <= value <= high:
+        raise ValueError(f"`{name}` must lie in [{low}, {high}], got {value!r}.")
+
+
+def check_least(name: str, value: float, low: float) -> None:
+    if not isinstance(value, Real) or value < low:
+        raise ValueError(f"`{name}` must be at least {low}, got {value!r}.")

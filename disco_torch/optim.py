@@ -14,6 +14,7 @@ import math
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -43,8 +44,9 @@ class AdamConfig:
     def __post_init__(self) -> None:
         check_positive("max_abs_update", self.max_abs_update)
         for name in ("learning_rate", "eps", "weight_decay"):
-            if not 0.0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"`{name}` must be finite and not negative, got {getattr(self, name)}.")
+            value: float = getattr(self, name)
+            if not isinstance(value, Real | Tensor) or not 0.0 <= value < math.inf:
+                raise ValueError(f"`{name}` must be finite and not negative, got {value!r}.")
         for name in ("b1", "b2"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ValueError(f"`{name}` must lie in [0, 1), got {getattr(self, name)}.")

@@ -276,6 +276,7 @@ def test_learning_rate_schedulers_drive_it() -> None:
     ("settings", "message"),
     [
         ({"max_abs_update": 0.0}, r"`max_abs_update` must be greater than 0, got 0.0"),
+        ({"learning_rate": "fast"}, r"`learning_rate` must be finite and not negative, got 'fast'"),
         ({"learning_rate": math.nan}, r"`learning_rate` must be finite and not negative, got nan"),
         ({"learning_rate": math.inf}, r"`learning_rate` must be finite and not negative, got inf"),
         ({"weight_decay": math.inf}, r"`weight_decay` must be finite and not negative, got inf"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from disco_torch.agents import AgentConfig
-from disco_torch.checks import check_between
+from disco_torch.checks import check_between, check_least
 from disco_torch.data import InputConfig
 from disco_torch.discovery.meta_loss import MetaLossWeights
 from disco_torch.optim import AdamConfig
@@ -146,7 +146,6 @@ class DiscoverConfig:
     """Write TensorBoard events."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", Path(self.runs))  # a plain string is welcome, too
         if not self.groups:
             raise ValueError("`groups` must name at least one group of agents, got none.")
         if self.dtype == "float64" and any(group.agent.bfloat16 for group in self.groups):
@@ -155,8 +154,7 @@ class DiscoverConfig:
         least |= {"valid_envs": 0, "batch_size": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
         least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0, "slow_after": 0}
         for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
+            check_least(name, getattr(self, name), low)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if self.stride > self.window:

@@ -22,6 +22,7 @@ from disco_torch.runs import (
     ProcessLost,
     RunLoop,
     World,
+    checked_config,
     configure_process,
     restoring,
     run_lock,
@@ -99,7 +100,7 @@ def discover(
                 # All of the rule is in the checkpoint: the file that it was fine-tuned from may be gone.
                 settings = dataclasses.replace(folder.config, start="") if content else folder.config
             else:
-                settings = config or DiscoverConfig()
+                settings = checked_config(config or DiscoverConfig())
                 settings = dataclasses.replace(settings, start=resolve_rule(settings.start) if settings.start else "")
             configure_process(world.device(settings.device))
             session = DiscoverySession(settings, world)  # before the folder: what cannot be built leaves none behind
@@ -129,6 +130,7 @@ def _resumed(path: Path, config: DiscoverConfig | None, stack: ExitStack) -> tup
     folder = DiscoveryFolder.open(path)
     stack.enter_context(run_lock(path))
     if config is not None:
+        config = checked_config(config)
         moved = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
         folder = DiscoveryFolder.open(path, extend_to=config.meta_updates)
         folder = folder.with_settings(minutes=config.minutes, **moved)

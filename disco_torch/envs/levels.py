@@ -7,6 +7,7 @@ parallel environments, and a step is a pure function of state, actions and unifo
 from __future__ import annotations
 
 from abc import abstractmethod
+from numbers import Integral
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +57,8 @@ class LevelEnvironment(PureEnvironment):
         check_positive("num_envs", num_envs, "it is the number of parallel environments")
         if split not in ("train", "held-out"):
             raise ValueError(f"`split` must be 'train' or 'held-out', got {split!r}.")
+        if level_seed is not None and not (isinstance(level_seed, Integral) and abs(level_seed) < 2**63):
+            raise ValueError(f"`level_seed` must be an integer of at most 64 bits or None, got {level_seed!r}.")
         self.num_envs, self.split, self.level_seed = num_envs, split, level_seed
         self.device = torch.device(device)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import gymnasium
@@ -15,6 +16,7 @@ from disco_torch.envs.families import FAMILIES, make_family
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
 from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class, make_registered
+from disco_torch.files import reason_of
 
 EnvSource = str | Callable[[], Any] | VectorEnv[Any, Any, Any] | Environment
 """A name, a function that returns a single Gymnasium environment, a vector environment of Gymnasium, or an environment of
@@ -67,10 +69,25 @@ def make_env(
         unknown = sorted(set(kwargs) - {"rows", "columns"})
         if unknown:
             raise ValueError(f"`catch` takes rows and columns, got {unknown[0]!r}.")
-        return Catch(num_envs, device=device, **kwargs)
+        with _naming(name, kwargs):
+            return Catch(num_envs, device=device, **kwargs)
     if name in FAMILIES:
-        return make_family(name, num_envs, device, kwargs)
+        with _naming(name, kwargs):
+            return make_family(name, num_envs, device, kwargs)
     return make_registered(name, num_envs, device, kwargs)
+
+
+@contextmanager
+def _naming(name: str, arguments: dict[str, Any]) -> Iterator[None]:
+    """Names the arguments that are not of the kind, or not of a size, that tensors can be made of."""
+    try:
+        yield
+    except (TypeError, RuntimeError, OverflowError) as error:
+        if not arguments:
+            raise
+        raise ValueError(
+            f"`env_args` must be what {name!r} can be made of, got {arguments} ({type(error).__name__}: {reason_of(error)})."
+        ) from error
 
 
 def _from_object(

@@ -10,11 +10,11 @@ from disco_torch.runs.checkpoint import (
     save_checkpoint,
     unpack,
 )
-from disco_torch.runs.folder import ConfiguredFolder, check_run_name
+from disco_torch.runs.folder import ConfiguredFolder, check_run_name, checked_config
 from disco_torch.runs.lock import RunInUse, run_lock
 from disco_torch.runs.loop import RunDiverged, RunLoop
 from disco_torch.runs.process import configure_process, resolve_device, resolve_speed
-from disco_torch.runs.signals import stop_signals
+from disco_torch.runs.signals import close_in_time, stop_signals
 from disco_torch.runs.sinks import Metrics, ServiceSink, Sink, import_service
 from disco_torch.runs.world import ProcessLost, World, is_first_process
 
@@ -33,6 +33,8 @@ __all__ = [
     "Sink",
     "World",
     "check_run_name",
+    "checked_config",
+    "close_in_time",
     "configure_process",
     "first_not_finite",
     "import_service",

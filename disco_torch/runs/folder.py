@@ -65,13 +65,15 @@ C = TypeVar("C", bound=RunConfig)
 
 def check_run_name(name: str) -> None:
     """Raises unless a name is that of one folder on every system; an empty name is made up later."""
+    if not isinstance(name, str):
+        raise ValueError(f"`name` must be the name of one folder, got {name!r}; leave it out to have one made up.")
     if name in (".", "..") or any(letter in '/\\:*?"<>|' or not letter.isprintable() for letter in name):
         raise ValueError(
             f'`name` must be the name of one folder, without / \\ : * ? " < > |, got {name!r}; `runs` is the folder that '
             "it is made in."
         )
-    if len(name) > MAX_NAME_LENGTH:
-        raise ValueError(f"`name` must have at most {MAX_NAME_LENGTH} letters, got {len(name)}.")
+    if (length := len(name.encode())) > MAX_NAME_LENGTH:
+        raise ValueError(f"`name` must have at most {MAX_NAME_LENGTH} bytes, got {length}.")
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,6 @@ class ConfiguredFolder(Generic[C]):
         It takes its name with its configuration in it, so that a kill leaves no folder that can be neither used nor made.
         """
         check_run_name(config.name)
-        check_config(config_to_plain(config))  # what could not be read again is not begun
         name = config.name or cls.made_up_name(config)
         path, number = config.runs / name, 2
         begun = config.runs / f".{name}.{uuid.uuid4().hex}.partial"
@@ -209,7 +210,18 @@ class ConfiguredFolder(Generic[C]):
 
     @staticmethod
     def _changed(config: C, **changes: object) -> C:
-        return dataclasses.replace(config, **changes)  # type: ignore[type-var]
+        return checked_config(dataclasses.replace(config, **changes))  # type: ignore[type-var]
+
+
+def checked_config(config: C) -> C:
+    """A configuration as its config.json will give it back: what could not be read again is not begun.
+
+    Numbers of NumPy become Python's, texts for folders paths, lists tuples. Anything else that a field does not take is
+    refused by name, such as 1e6 for a count, or a choice that there is not.
+    """
+    plain = config_to_plain(config)
+    check_config(plain)
+    return config_from_plain(type(config), plain)
 
 
 def check_config(plain: object) -> None:

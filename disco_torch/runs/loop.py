@@ -262,11 +262,11 @@ class RunLoop(Generic[F, S]):
         problem = self.session.not_finite()
         if problem is None:
             return
-        kept = f" The checkpoints in {self.folder.checkpoints} are from before."
-        raise RunDiverged(
-            f"{problem} at step {self.session.counters.steps}; look at the observations and rewards, or lower the learning "
-            f"rate.{kept if list_checkpoints(self.folder.checkpoints) else ''}"
-        )
+        where, step = self.folder.checkpoints, self.session.counters.steps
+        if self._saved_at == self.count:  # nothing was computed since
+            raise RunDiverged(f"{problem} in the newest checkpoint in {where}; remove it to continue from the one before.")
+        kept = f" The checkpoints in {where} are from before." if list_checkpoints(where) else ""
+        raise RunDiverged(f"{problem} at step {step}; look at the inputs and rewards, or lower the learning rate.{kept}")
 
     def save(self) -> None:
         """Writes a checkpoint, unless this one is written."""
@@ -322,6 +322,8 @@ class RunLoop(Generic[F, S]):
         except ProcessLost:
             raise
         except (OSError, RuntimeError) as error:  # PyTorch's writer of archives raises RuntimeErrors
+            if self.world.is_first:
+                self.folder.check_exists()  # it may have been removed while this was written
             saved = list_checkpoints(self.folder.checkpoints)
             kept = f"{saved[-1]} is whole" if saved else "it has no checkpoint yet"
             raise OSError(

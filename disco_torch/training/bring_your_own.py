@@ -97,7 +97,7 @@ class RunObjects:
     def make_rule(self, config: TrainConfig) -> UpdateRule:
         if self.rule is None and config.objects.rule:
             _ask_for("rule", config.objects.rule, "rule")
-        return load_rule(config.rule) if self.rule is None else self.rule
+        return load_rule(config.rule, dtype=torch.float32) if self.rule is None else self.rule  # a file may store another
 
     def make_agent(self, config: TrainConfig, example: Observations, num_actions: int, outputs: OutputSpec) -> Agent:
         if self.agent is None and config.objects.agent:

@@ -6,13 +6,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Annotated, Literal
 
 import tyro
 
 from disco_torch.agents import AgentConfig
-from disco_torch.checks import check_between
+from disco_torch.checks import check_between, check_least
 from disco_torch.data import InputConfig
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
@@ -145,15 +146,14 @@ class TrainConfig:
     """What the run was given as objects, and the spaces of its environment; the run writes it."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", Path(self.runs))  # a plain string is welcome, too
         least = {"steps": 1, "num_envs": 1, "rollout_length": 2, "batch_size": 0, "updates_per_rollout": 1}
         least |= {"replay_capacity": 0, "warmup_steps": 0, "log_every": 1, "checkpoint_every": 0, "keep_checkpoints": 1}
         least |= {"eval_every": 0, "eval_episodes": 1}
         for name, low in least.items():
-            if getattr(self, name) < low:
-                raise ValueError(f"`{name}` must be at least {low}, got {getattr(self, name)}.")
-        if self.target_return is not None and not math.isfinite(self.target_return):
-            raise ValueError(f"`target_return` must be finite, got {self.target_return}; leave it out for none.")
+            check_least(name, getattr(self, name), low)
+        target = self.target_return
+        if target is not None and not (isinstance(target, Real) and math.isfinite(target)):
+            raise ValueError(f"`target_return` must be finite, got {target!r}; leave it out for none.")
         check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)

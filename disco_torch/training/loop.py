@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,8 @@ from disco_torch.runs import (
     Metrics,
     ServiceSink,
     Sink,
+    checked_config,
+    close_in_time,
     configure_process,
     import_service,
     resolve_device,
@@ -121,6 +123,7 @@ def train(
     with ExitStack() as stack:
         content: dict[str, Any] = {}
         chosen = ""
+        asked_to_stop: Callable[[], bool] = bool  # nobody, until the loop begins
         if resume is not None:
             folder = RunFolder.open(Path(resume))
             stack.enter_context(run_lock(folder.path))
@@ -133,12 +136,13 @@ def train(
             base = default_config(rule) if config is None and isinstance(rule, str) else config
             settings = with_fields(base, fields_of_object(env) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
+            settings = checked_config(settings)
             check_num_envs(settings, fields)
             chosen, settings = chosen_settings(settings), _resolved(settings)
         objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
-        stack.callback(objects.close, session.env)
+        stack.callback(lambda: close_in_time(lambda: objects.close(session.env), asked_to_stop))
         if resume is None:
             session.config = settings = describe_env(settings, session.env)
             warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
@@ -151,7 +155,7 @@ def train(
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
         if chosen:
             Console().print(chosen, highlight=False, soft_wrap=True, markup=False)
-        stack.callback(loop.evaluation.close)
+        stack.callback(close_in_time, loop.evaluation.close, asked_to_stop)
         stopped = loop.run(view)
     best = loop.best["eval_return"] if loop.best is not None else math.nan
     reason = loop.stop_reason if stopped else ""
@@ -162,6 +166,7 @@ def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
     """The folder of a run to continue, with the settings that may change."""
     if config is None:
         return RunFolder.open(path)
+    config = checked_config(config)
     moved: dict[str, Any] = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
     if config.target_return is not None:
         moved["target_return"] = config.target_return

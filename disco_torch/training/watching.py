@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any
 
 from disco_torch.analysis.learning_check import EPISODES, learning_problem
 from disco_torch.envs import EnvironmentFailure
 from disco_torch.runs import RunLoop
-from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best
+from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best, typed
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.periodic_evaluation import EvaluationPoint, PeriodicEvaluation
 from disco_torch.training.session import RECENT_EPISODES, TrainingSession
@@ -29,7 +30,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         """Steps and mean return of the best evaluation so far."""
         self.warnings: list[str] = []
         """What speaks against learning, at the end of the run."""
-        self._is_checked = bool(self.content.get("learning_is_checked", False))
+        self._is_checked = "learning_is_checked" in self.content and typed(self.content, "learning_is_checked", bool)
         self._first_updates = session.counters.updates
         if not config.eval_every:
             self._check_recent_returns()
@@ -98,9 +99,12 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         if not best_path(self.folder.checkpoints).is_file():
             return None
         try:
-            stored = load_checkpoint(self.folder.checkpoints, "best")["best"]
-            return {name: float(value) if name != "steps" else int(value) for name, value in stored.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            stored = typed(load_checkpoint(self.folder.checkpoints, "best"), "best", dict)
+            steps, mean = typed(stored, "steps", int, "best"), typed(stored, "eval_return", float, "best")
+            if not math.isfinite(mean):
+                raise ValueError(f"the checkpoint's `best/eval_return` must be finite, got {mean}")
+            return {"steps": steps, **{name: float(x) for name, x in stored.items() if name != "steps"}}
+        except (ValueError, TypeError, OverflowError, RuntimeError) as error:
             path = best_path(self.folder.checkpoints)
             warnings.warn(f"{path} does not load ({error}); the next evaluation replaces it.", stacklevel=2)
             return None

@@ -152,11 +152,23 @@ def _read_safetensors(path: Path) -> StoredFile:
             # Copies, so that nothing refers to the file once it is closed.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a mapping)
             metadata = dict(file.metadata() or {})
+        with path.open("rb") as stream:
+            header = stream.read(int.from_bytes(stream.read(8), "little"))  # as long as the library has found it to be
+        json.loads(header, object_pairs_hook=_refuse_duplicates)
         checksum = metadata.pop("sha256", None)
         _check_checksum(checksum, tensors, metadata)
     except Exception as error:
         raise ValueError(f"{path}: cannot be read ({reason_of(error)}); fetch the file again.") from error
     return StoredFile(path, "safetensors", tensors, metadata)
+
+
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> None:
+    """Raises where a name comes twice in an object of JSON, of which readers take the one or the other."""
+    names: set[str] = set()
+    for name, _ in pairs:
+        if name in names:
+            raise ValueError(f"{name!r} is there twice")
+        names.add(name)
 
 
 def _check_checksum(checksum: str | None, tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> None:

@@ -232,7 +232,7 @@ def test_kills(tmp_path: Path, kills: int) -> None:
         assert here >= max(reached, wanted), "a checkpoint that was there is lost"
         reached = here
         (process,) = start(go_on, folder)
-    assert end([process], 120) == [0]
+    assert end([process], 1200) == [0]  # most of the run is still to come, and the machine may be busy
     whole = run(small_config(tmp_path, checkpoint_every=0, **quick))
     assert_same_runs(folder, whole)
     assert not list(folder.rglob("*.partial"))

@@ -332,6 +332,9 @@ def test_errors(name):
         make_env(name, 0)
     with pytest.raises(ValueError, match=r"`split` must be 'train' or 'held-out', got 'test'"):
         make_env(name, 1, split="test")
+    for seed in (1.5, "x", 2**63):
+        with pytest.raises(ValueError, match=r"`level_seed` must be an integer of at most 64 bits or None, got "):
+            make_env(name, 1, level_seed=seed)
     with pytest.raises(ValueError, match=rf"`{name}` takes .*split and level_seed, got 'colour'"):
         make_env(name, 1, colour=3)
     env = make_env(name, 2)

@@ -46,3 +46,12 @@ def test_number_of_environments():
         ValueError, match="`num_envs` must be greater than 0, got 0; it is the number of parallel environments"
     ):
         make_env("CartPole-v1", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("catch", "rows"), ("catch", "columns"), ("grid", "size"), ("bricks", "rows")]
+)
+@pytest.mark.parametrize("value", [5.5, "x", [1], 10**14, 10**30])
+def test_sizes_that_no_environment_can_be_made_of(name: str, argument: str, value: object) -> None:
+    with pytest.raises(ValueError, match=rf"`({argument}|env_args)` must be .*, got "):
+        make_env(name, 2, **{argument: value})

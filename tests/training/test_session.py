@@ -9,9 +9,10 @@ import pytest
 import torch
 from small_runs import assert_same, small_config
 
-from disco_torch.rules import ActorCritic, PolicyGradient
+from disco_torch.rules import ActorCritic, DiscoUpdateRule, PolicyGradient
 from disco_torch.training.session import Counters, TrainingSession, resolve_rule
 from disco_torch.types import tree_map
+from disco_torch.weights import load_rule, save_rule
 
 
 def session_of(tmp_path: Path, **changes: Any) -> TrainingSession:
@@ -160,3 +161,21 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"the checkpoint's `learning/learner/params/heads.v.0.weight` is missing; use the"):
         session_of(tmp_path).load_state_dict(session_of(tmp_path, rule="policy-gradient").state_dict())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_rule_that_is_stored_in_another_precision(tmp_path: Path, dtype: torch.dtype) -> None:
+    rule, path = load_rule("grove5"), tmp_path / "rule.safetensors"
+    assert isinstance(rule, DiscoUpdateRule)
+    save_rule(path, rule, dtype=dtype)
+    session = session_of(tmp_path, rule=str(path))
+    for _ in range(4):
+        session.advance()
+    assert session.counters.updates > 0 and {param.dtype for param in session.rule.parameters()} == {torch.float32}
+    wide = {name: param.detach().double() for name, param in rule.named_parameters()}
+    wide["meta_net.state_gate.weight"] = wide["meta_net.state_gate.weight"] + 1e300
+    save_rule(path, rule, params=wide, dtype=torch.float64)
+    with pytest.raises(
+        ValueError, match=r"rule\.safetensors: array 'meta_net\.state_gate\.weight' must be finite in torch\.float32"
+    ):
+        session_of(tmp_path, rule=str(path))

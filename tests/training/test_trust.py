@@ -232,6 +232,18 @@ def test_a_folder_that_is_removed_in_mid_run_stays_so(tmp_path: Path, after: Any
     assert not (tmp_path / "mine").exists()
 
 
+def test_a_folder_that_is_removed_inside_a_write_is_not_said_to_be_whole(
+    tmp_path: Path, after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def remove(content: Any, file: Any) -> None:
+        shutil.rmtree(tmp_path / "mine")
+
+    after(6, lambda session: monkeypatch.setattr(checkpoint.torch, "save", remove))
+    with pytest.raises(FileNotFoundError, match=r"the folder .*mine must stay while its run is going on"):
+        run(small_config(tmp_path, name="mine"))
+    assert not (tmp_path / "mine").exists()
+
+
 HANG = """
 import os, time
 from pathlib import Path
@@ -302,7 +314,7 @@ def test_sigterm_ends_a_run_whose_environment_hangs(tmp_path: Path, mode: str, t
     assert last_state(tmp_path / "mine")["counters"]["rollouts"] == 4
 
 
-NAMES = ["../x", "a/b", "/x", "..", ".", "a:b", "a\\b", "a\nb", "a\0b", 'a"b', "x" * 201]
+NAMES = ["../x", "a/b", "/x", "..", ".", "a:b", "a\\b", "a\nb", "a\0b", 'a"b', "x" * 201, "ü" * 101]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -458,6 +470,7 @@ def test_the_field_of_a_checkpoint_that_is_wrong_is_named(tmp_path: Path) -> Non
         r"the checkpoint's `recent` must be list, got Tensor": put(huge, "session", "recent"),
         r"the checkpoint's `recent` must be pairs of a return and a length": put([1.0], "session", "recent"),
         r"the checkpoint's `seconds` must lie in 0.0 \.\. \d+, got nan": put(float("nan"), "seconds"),
+        r"the checkpoint's `learning_is_checked` must be bool, got Tensor": put(huge, "learning_is_checked"),
         r"the checkpoint's `counters/steps` must lie in 24 \.\. 24, got 7": put(7, "session", "counters", "steps"),
         r"the checkpoint's `more` is not part of this state": put(1, "session", "more"),
         r"the checkpoint's `outputs` must be \{.*\}, got \{": lambda content: content["session"]["outputs"].update(x={}),
@@ -530,7 +543,8 @@ def test_weights_that_are_not_finite_neither_act_nor_learn(tmp_path: Path, capsy
         load_run(folder, "cpu")
     assert main(["evaluate", str(folder), "--device", "cpu"]) == 2
     assert "must be finite, got nan" in capsys.readouterr().err
-    with pytest.raises(RunDiverged, match=r"`learner/params/torso.0.weight` must be finite, got nan"):
+    message = r"`learner/params/torso.0.weight` must be finite, got nan .* in the newest checkpoint in .*; remove it to"
+    with pytest.raises(RunDiverged, match=message):
         run(small_config(tmp_path, steps=48), resume=folder)
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from small_runs import assert_same, last_state, metrics_of, small_config
 
 from disco_torch import AdamConfig, EnvironmentFailure, InputConfig, TrainConfig, load_run, make_env, train
 from disco_torch.runs import Callback, CallbackFailed, RunStatus
-from disco_torch.runs.checkpoint import best_path, load_checkpoint
+from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best
 from disco_torch.runs.progress import Progress
 from disco_torch.training import periodic_evaluation
 from disco_torch.training.evaluation import evaluate
@@ -167,6 +169,34 @@ def test_a_damaged_best_is_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         folder = train(small_config(tmp_path, eval_every=24), view=False).folder
     best_path(folder / "checkpoints").write_bytes(b"PK")
     with pytest.warns(UserWarning, match=r"best.pt does not load .*; the next evaluation replaces it"):
+        train(resume=folder, view=False)
+    assert load_checkpoint(folder / "checkpoints", "best")["best"]["steps"] > 60
+
+
+@pytest.mark.parametrize(
+    ("edit", "reason"),
+    [
+        (lambda best: best.pop("eval_return"), r"`best/eval_return` must be float, got NoneType"),
+        (
+            lambda best: best.update(eval_return=torch.zeros(()).expand(2**40)),
+            r"`best/eval_return` must be float, got Tensor",
+        ),
+        (lambda best: best.update(eval_return=math.inf), r"`best/eval_return` must be finite, got inf"),
+        (lambda best: best.update(steps=1e300), r"`best/steps` must be int, got float"),
+        (lambda best: best.update(eval_length=torch.zeros(2)), r"converted to"),
+        (lambda best: best.update(eval_episodes=10**400), r"int too large to convert to float"),
+    ],
+)
+def test_an_edited_best_is_replaced(
+    edit: Callable[[dict[str, Any]], Any], reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        stop_after(patch, 5)
+        folder = train(small_config(tmp_path, eval_every=24), view=False).folder
+    content = load_checkpoint(folder / "checkpoints", "best")
+    edit(content["best"])
+    save_best(folder / "checkpoints", content)
+    with pytest.warns(UserWarning, match=rf"best.pt does not load .*{reason}.*; the next evaluation replaces it"):
         train(resume=folder, view=False)
     assert load_checkpoint(folder / "checkpoints", "best")["best"]["steps"] > 60
 

@@ -247,3 +247,14 @@ def test_the_lines_of_the_table() -> None:
     assert quantity_of("call1/log/td") == quantity_of("step3/log/q_loss") == "logs"
     assert quantity_of("aux/value_params/value_fn/~/w") == "value function's parameters"
     assert quantity_of("call2/agent_out/z") == "agent_out z"
+
+
+def test_a_meta_gradient_that_is_not_finite_fails_in_float32_too() -> None:
+    reference = np.ones(3)
+    for ours, expected in (
+        (torch.zeros(3), "no tolerance in float32"),
+        (torch.tensor([1.0, 1.0, np.nan]), "FAIL"),
+        (None, "FAIL"),
+    ):
+        (verdict,) = verdicts_of("file", iter([("gradients/w", ours, reference)]), 2e-2, torch.float32)
+        assert verdict.verdict == expected

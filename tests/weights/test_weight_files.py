@@ -17,7 +17,7 @@ from limits import run_limited
 
 from disco_torch.files import replacing
 from disco_torch.weights import load_npz, read_file, save_npz
-from disco_torch.weights.files import MAX_BYTES, format_of_name, save_safetensors, sha256_of
+from disco_torch.weights.files import FORMATS, MAX_BYTES, format_of_name, save_safetensors, sha256_of
 
 
 class Bomb:
@@ -155,6 +155,24 @@ def zipped(path: Path, members: list[tuple[str, bytes]], compression: int = zipf
         for name, content in members:
             archive.writestr(name, content)
     return path
+
+
+@pytest.mark.parametrize("twice", ["b", "__metadata__", "dtype"])
+def test_a_name_that_is_twice_in_a_header_is_refused(tmp_path: Path, twice: str) -> None:
+    """Readers take the one or the other; nobody could say what such a file holds."""
+    path = tmp_path / "a.safetensors"
+    save_safetensors(path, {"a": torch.zeros(2), "b": torch.ones(2)}, {"format": FORMATS[-1]})
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    text = json.dumps(header)
+    if twice == "dtype":
+        text = text.replace('"dtype"', '"dtype": "F32", "dtype"', 1)
+    else:
+        text = f'{{"{twice}": {json.dumps(header[twice])}, {text[1:]}'
+    path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + content[8 + length :])
+    with pytest.raises(ValueError, match=r"a\.safetensors: cannot be read \(.*(twice|duplicate)"):
+        read_file(path)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")
