@@ -38,7 +38,7 @@ class SuiteTask:
       settings: settings of `TrainConfig` that belong to the task, by dotted name.
       flatten: whether Stable-Baselines3 plays it behind `FlattenObservation`: it knows no tuples, and takes a small board of
         bytes for a picture.
-      quick: whether it is in the subset for quick iteration, and with how many steps.
+      quick: whether it is in the subset for iteration.
     """
 
     name: str
@@ -47,30 +47,38 @@ class SuiteTask:
     package: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     flatten: bool = False
-    quick: int = 0
+    quick: bool = False
 
 
 SUITE = [
-    SuiteTask("CartPole", "CartPole-v1", 100_000, quick=100_000),
-    SuiteTask("Acrobot", "Acrobot-v1", 256_000, quick=256_000),
-    SuiteTask("MountainCar", "MountainCar-v0", 256_000),
-    SuiteTask("LunarLander", "LunarLander-v3", 500_000, "Box2D"),
-    SuiteTask("FrozenLake 4x4", "FrozenLake-v1", 200_000, quick=200_000),
-    SuiteTask("FrozenLake 8x8", "FrozenLake8x8-v1", 200_000),
+    SuiteTask("CartPole", "CartPole-v1", 100_000, quick=True),
+    SuiteTask("Acrobot", "Acrobot-v1", 256_000, quick=True),
+    SuiteTask("MountainCar", "MountainCar-v0", 256_000, quick=True),
+    SuiteTask("LunarLander", "LunarLander-v3", 500_000, "Box2D", quick=True),
+    SuiteTask("FrozenLake 4x4", "FrozenLake-v1", 200_000, quick=True),
+    SuiteTask("FrozenLake 8x8", "FrozenLake8x8-v1", 200_000, quick=True),
     # Gymnasium gives it no time limit, so that a policy that walks into a wall would never end an episode.
-    SuiteTask("CliffWalking", "CliffWalking-v1", 200_000, settings={"env_args.max_episode_steps": 500}, quick=200_000),
-    SuiteTask("Blackjack", "Blackjack-v1", 100_000, flatten=True, quick=100_000),
+    SuiteTask("CliffWalking", "CliffWalking-v1", 200_000, settings={"env_args.max_episode_steps": 500}, quick=True),
+    SuiteTask("Blackjack", "Blackjack-v1", 100_000, flatten=True, quick=True),
     SuiteTask("Taxi", "Taxi-v4", 500_000),
     SuiteTask("MiniGrid Empty 5x5", "minigrid:MiniGrid-Empty-5x5-v0", 500_000, "minigrid", IMAGE_ALONE, flatten=True),
-    SuiteTask("MiniGrid DoorKey 5x5", "minigrid:MiniGrid-DoorKey-5x5-v0", 500_000, "minigrid", IMAGE_ALONE, flatten=True),
+    SuiteTask(
+        "MiniGrid DoorKey 5x5",
+        "minigrid:MiniGrid-DoorKey-5x5-v0",
+        500_000,
+        "minigrid",
+        IMAGE_ALONE,
+        flatten=True,
+        quick=True,
+    ),
     SuiteTask("MiniGrid FourRooms", "minigrid:MiniGrid-FourRooms-v0", 500_000, "minigrid", IMAGE_ALONE, flatten=True),
-    SuiteTask("MinAtar Breakout", f"{HERE}:MinAtar/Breakout-v1", 1_000_000, "minatar", GUARD, flatten=True),
+    SuiteTask("MinAtar Breakout", f"{HERE}:MinAtar/Breakout-v1", 1_000_000, "minatar", GUARD, flatten=True, quick=True),
     SuiteTask("MinAtar Freeway", f"{HERE}:MinAtar/Freeway-v1", 1_000_000, "minatar", GUARD, flatten=True),
-    SuiteTask("MinAtar Asterix", f"{HERE}:MinAtar/Asterix-v1", 1_000_000, "minatar", GUARD, flatten=True),
+    SuiteTask("MinAtar Asterix", f"{HERE}:MinAtar/Asterix-v1", 1_000_000, "minatar", GUARD, flatten=True, quick=True),
     SuiteTask("MinAtar SpaceInvaders", f"{HERE}:MinAtar/SpaceInvaders-v1", 1_000_000, "minatar", GUARD, flatten=True),
     SuiteTask("MinAtar Seaquest", f"{HERE}:MinAtar/Seaquest-v1", 1_000_000, "minatar", GUARD, flatten=True),
-    SuiteTask("bandit", f"{HERE}:suite/Bandit-v0", 20_000, quick=20_000),
-    SuiteTask("Catch 8x8", f"{HERE}:disco_torch/Catch-v0", 64_000, quick=64_000),
+    SuiteTask("bandit", f"{HERE}:suite/Bandit-v0", 20_000, quick=True),
+    SuiteTask("Catch 8x8", f"{HERE}:disco_torch/Catch-v0", 64_000, quick=True),
 ]
 
 

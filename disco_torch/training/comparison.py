@@ -75,6 +75,12 @@ class Contender:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
+def label_of(contender: Contender) -> str:
+    """How a rule and its settings are called in tables."""
+    settings = {name: config_to_plain(value) for name, value in contender.settings.items()}
+    return RunRecord("", contender.rule, 0, 0, 0.0, 0.0, settings).label
+
+
 def config_with(settings: Mapping[str, Any]) -> TrainConfig:
     """The default configuration with changes by dotted name; raises where a name or a value does not fit."""
     plain = config_to_plain(TrainConfig())
@@ -179,6 +185,17 @@ def _request(
     return run | {"seed": seed, "steps": steps, "episodes": episodes, "device": device, "imports": list(imports)}
 
 
+def select_records(records: Sequence[RunRecord], tasks: Sequence[Task], seeds: Iterable[int]) -> list[RunRecord]:
+    """The runs of these tasks, as they are defined now, in their order: same settings, same number of steps, these seeds."""
+    wanted = set(seeds)
+    chosen = []
+    for task in tasks:
+        settings = {name: config_to_plain(value) for name, value in task.all_settings.items()}
+        own = [x for x in records if x.task == task.name and x.task_settings == settings and x.seed in wanted]
+        chosen += [x for x in own if x.steps == (0 if x.rule == RANDOM else task.steps)]
+    return chosen
+
+
 def _blank_record(request: Mapping[str, Any]) -> RunRecord:
     names = ("task", "rule", "settings", "task_settings", "seed", "steps")
     return RunRecord(**{name: request[name] for name in names}, score=0.0, area=0.0)
@@ -217,12 +234,8 @@ def _train_and_evaluate(config: TrainConfig, episodes: int) -> dict[str, Any]:
         lines = [line for line in result.metrics if "interval_return" in line]
         curve = binned_curve([x["steps"] for x in lines], [x["interval_return"] for x in lines], config.steps)
         area = area_under_curve(*curve, config.steps)
-        trained = load_run(result.folder, config.device)
-        sampled, greedy = (
-            trained.evaluate(episodes, policy=policy, seed=EVAL_SEED + config.seed) for policy in ("sampled", "greedy")
-        )
-    numbers = {"score": sampled.interval.mean, "greedy_score": greedy.interval.mean}
-    return {**numbers, "area": area, "curve": curve, "seconds": round(seconds, 1)}
+        played = load_run(result.folder, config.device).evaluate(episodes, seed=EVAL_SEED + config.seed)
+    return {"score": played.interval.mean, "area": area, "curve": curve, "seconds": round(seconds, 1)}
 
 
 @dataclass(frozen=True)
