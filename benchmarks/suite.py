@@ -5,10 +5,10 @@
     python benchmarks/suite.py --rules grove25 ppo --out suite.jsonl --table-only
 
 Every rule runs with its defaults, or with options of `train` behind it in the same quotes. Tasks and their steps are those
-of `suite_tasks.py`; those whose package is not installed are left out (`pip install "disco-torch[suite]"` and `pip install
---no-deps minatar`). Scores are normalised by the uniform policy and by the best peer: Stable-Baselines3's PPO on tasks that
-it was run on (`peer_results.json`, from `peer_suite.py`), on the others our own `ppo`. The suite is a test set: choose rules
-and settings by other tasks.
+of `suite_tasks.py`; those whose package is not installed are left out (`pip install "disco-torch[suite]"` has all). Scores
+are normalised by the uniform policy and by the best peer: Stable-Baselines3's PPO on tasks that it was run on
+(`peer_results.json`, from `peer_suite.py`), on the others our own `ppo`. The suite is a test set: choose rules and settings
+by other tasks.
 """
 
 from __future__ import annotations

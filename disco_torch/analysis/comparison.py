@@ -145,8 +145,8 @@ def find_aggregates(
 
 
 def _more_than_peers(records: Sequence[RunRecord], references: References) -> list[str]:
-    """The labels with runs on a task whose peer they are not."""
-    others = dict.fromkeys(x.label for x in records if x.rule != RANDOM and references.peers.get(x.task) != x.label)
+    """The labels with runs on a normalised task whose peer they are not."""
+    others = {x.label for x in records if references.peers.get(x.task, x.label) != x.label}
     return [label for label in labels_of(records) if label in others]
 
 

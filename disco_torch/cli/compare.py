@@ -62,20 +62,18 @@ class Compare:
 
 def parse_task(text: str, steps: int) -> Task:
     """The task of `[NAME=]ENVIRONMENT [options]`."""
-    first, config = _parse("--tasks", text)
+    first, config = _parse("--tasks", text, TrainConfig(steps=steps))
     name, _, env = first.rpartition("=")
-    settings = changed_settings(replace(config, env=TrainConfig.env))
-    own = settings.pop("steps", steps)
-    return Task(name or env, env, own, settings)
+    return Task(name or env, env, config.steps, changed_settings(replace(config, steps=TrainConfig.steps)))
 
 
 def parse_contender(text: str) -> Contender:
     """The rule of `RULE [options]`."""
-    rule, config = _parse("--rules", text)
+    rule, config = _parse("--rules", text, TrainConfig())
     return Contender(rule, changed_settings(config))
 
 
-def _parse(option: str, text: str) -> tuple[str, TrainConfig]:
+def _parse(option: str, text: str, default: TrainConfig) -> tuple[str, TrainConfig]:
     """The first word of a text, and the settings that the options behind it stand for."""
     try:
         words = shlex.split(text)
@@ -83,7 +81,7 @@ def _parse(option: str, text: str) -> tuple[str, TrainConfig]:
         raise ValueError(f"`{option}` must be a name with options behind it, got {text!r}: {error}.") from error
     if not words or words[0].startswith("-"):
         raise ValueError(f"`{option}` must begin with a name, got {text!r}; options come behind it, in the same quotes.")
-    return words[0], tyro.cli(TrainConfig, prog=f"disco-torch compare {option}", args=words[1:], default=TrainConfig())
+    return words[0], tyro.cli(TrainConfig, prog=f"disco-torch compare {option}", args=words[1:], default=default)
 
 
 def run_comparison(command: Compare, tasks: Sequence[Task], contenders: Sequence[Contender]) -> int:

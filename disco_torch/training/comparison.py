@@ -162,7 +162,7 @@ def compare(
 
 def _check(task: Task, contender: Contender) -> None:
     for name in (*task.settings, *contender.settings):
-        if name.split(".")[0] in OWN_SETTINGS:
+        if name.split(".")[0] in OWN_SETTINGS or (name in ("env", "steps") and name in task.settings):
             raise ValueError(
                 f"`settings` must leave {name!r} to the comparison, got it for {task.name} and {contender.rule}."
             )
