@@ -34,6 +34,7 @@ from disco_torch.training.loop import train
 from disco_torch.training.trained import load_run
 from disco_torch.types import Observations, Params
 from disco_torch.weights.configuration import config_from_plain, config_to_plain, flat_config
+from disco_torch.weights.registry import check_name_or_file
 
 EVAL_EPISODES = 100
 """Number of evaluation episodes after a run."""
@@ -172,6 +173,8 @@ def _check(task: Task, contender: Contender) -> None:
         )
     config = config_with({**task.all_settings, **contender.settings, "steps": task.steps})
     if contender.rule != RANDOM:
+        if contender.rule != TrainConfig.rule:
+            check_name_or_file(contender.rule)
         config.check_that_it_learns()
 
 
@@ -207,7 +210,8 @@ def _key(request: Mapping[str, Any]) -> str:
 
 def run_one(request: Mapping[str, Any]) -> dict[str, Any]:
     """One run of a comparison, in its own process: trains, evaluates and returns the fields of its `RunRecord`."""
-    import_modules(request["imports"])
+    named = [request["task_settings"]["env"], *request["task_settings"].get("wrappers", ())]  # also as "module:name"
+    import_modules([*request["imports"], *(name.partition(":")[0] for name in named if ":" in name)])
     config = config_with(
         {**request["task_settings"], **request["settings"], "seed": request["seed"], "device": request["device"]}
     )

@@ -86,6 +86,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
             Contender("grove25", {"steps": 5}),
             r"must not be those of the task small catch, got \['steps'\] in both",
         ),
+        (TASKS[0], Contender("no-such", SMALL), "`name_or_path` must be one of .* got 'no-such', which is neither"),
         (TASKS[0], Contender("grove25"), "`steps` must be at least 1024 for a first update"),
     ],
 )
@@ -135,6 +136,12 @@ def test_the_uniform_policy_draws_from_all_of_several_actions(own_spaces: str) -
     assert record.score == pytest.approx(1 / 6, abs=0.06)
 
 
+def test_environments_and_wrappers_of_other_modules(own_spaces: str) -> None:
+    flat = {"wrappers": ["gymnasium.wrappers:FlattenObservation", "own_locks:Doubled"]}
+    record = RunRecord(**run_one(request(Task("two", own_spaces, 240, flat), RULES[1], steps=240)))
+    assert 0 <= record.score <= 2 and record.score % 0.25 == 0  # 8 episodes, of which each gives 0 or 2
+
+
 @pytest.fixture
 def own_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     code = """
@@ -151,6 +158,11 @@ class Locks(gymnasium.Env):
 
     def step(self, action):
         return self.observation_space.sample(), float(tuple(action) == (1, 2)), True, False, {}
+
+
+class Doubled(gymnasium.RewardWrapper):
+    def reward(self, reward):
+        return 2 * reward
 """
     (tmp_path / "own_locks.py").write_text(code)
     monkeypatch.syspath_prepend(str(tmp_path))
