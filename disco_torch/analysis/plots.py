@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from disco_torch.analysis.statistics import mean_interval
+from disco_torch.analysis.statistics import mean_bounds
 from disco_torch.files import replacing
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -90,8 +90,7 @@ def draw_group(axes: Any, label: str, curves: Sequence[Curve], color: str | None
         (line,) = axes.plot(steps, values.mean(axis=0), label=named, color=color)
         named, color = "_nolegend_", line.get_color()
         if len(lines) > 1:
-            intervals = np.array([mean_interval(values[:, i])[1:] for i in range(values.shape[1])])
-            axes.fill_between(steps, intervals[:, 0], intervals[:, 1], color=color, alpha=0.2, linewidth=0)
+            axes.fill_between(steps, *mean_bounds(values), color=color, alpha=0.2, linewidth=0)
     if points:
         steps, values = np.array([curve[0][0] for curve in points]), np.array([curve[1][0] for curve in points])
         axes.plot(steps, values, linestyle="none", marker="o", color=color, label=named)

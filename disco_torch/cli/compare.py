@@ -104,7 +104,9 @@ def run_comparison(command: Compare, tasks: Sequence[Task], contenders: Sequence
         )
     found = [record for path in (command.out, *command.also) for record in read_records(path)]
     labels = [label_of(contender) for contender in contenders]
-    shown = [x for x in select_records(found, tasks, seeds) if x.label in (RANDOM, *labels) or x.rule in command.peers]
+    chosen = select_records(found, tasks, seeds)
+    shown = [record for label in (RANDOM, *labels) for record in chosen if record.label == label]
+    shown += [record for record in chosen if record.rule in command.peers and record.label not in labels]
     if shown:
         _show(command, shown, command.peers or (contenders[-1].rule,), labels, console)
     else:

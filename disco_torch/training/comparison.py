@@ -135,15 +135,15 @@ def compare(
     Returns:
       How each run of this call ended.
     """
+    for task in tasks:
+        for contender in contenders:
+            _check(task, contender)
     done = {record.key for record in read_records(path)}
     requests = []
-    for seed in seeds:  # the first seed of everything first
-        for task in tasks:
-            for contender in contenders:
-                _check(task, contender)
-                request = _request(task, contender, seed, episodes, device, imports)
-                if _key(request) not in done:
-                    requests.append(request)
+    for seed in seeds:  # the first seed of everything first, and long runs first, so that none is left running alone
+        for task in sorted(tasks, key=lambda task: -task.steps):
+            every = [_request(task, contender, seed, episodes, device, imports) for contender in contenders]
+            requests += [request for request in every if _key(request) not in done]
     ended = 0
 
     def on_end(outcome: Outcome) -> None:

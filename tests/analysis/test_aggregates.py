@@ -85,6 +85,13 @@ def test_profiles_are_those_of_rliable() -> None:
     assert shares == pytest.approx([0.9333333333, 0.8, 0.4, 0.1])
 
 
+def test_a_statistic_of_ones_own_needs_no_axes_in_front() -> None:
+    best = aggregate(TASKS, lambda tasks: float(max(task.max() for task in tasks)), resamples=100)
+    assert best.mean == best.high == max(values.max() for values in TASKS.values()) > best.low
+    plain = aggregate(TASKS, lambda tasks: sum(task.mean() for task in tasks) / len(tasks), resamples=100)
+    assert plain == pytest.approx(aggregate(TASKS, AGGREGATES["mean"], resamples=100))
+
+
 def test_the_bootstrap_is_stratified() -> None:
     """Tasks of constant scores leave no doubt, however far apart they are: seeds are drawn within a task, not tasks."""
     for statistic in AGGREGATES.values():
