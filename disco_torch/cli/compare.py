@@ -89,6 +89,7 @@ def run_comparison(command: Compare, tasks: Sequence[Task], contenders: Sequence
     seeds = parse_seeds(command.seeds)
     _check(command, tasks, contenders)
     console = Console()
+    beside = [record for path in command.also for record in read_records(path)]
     outcomes = []
     if not command.table_only:
         outcomes = compare(
@@ -100,9 +101,10 @@ def run_comparison(command: Compare, tasks: Sequence[Task], contenders: Sequence
             episodes=command.episodes,
             device=command.device,
             imports=command.imports,
+            known=beside,
             say=lambda line: say(console, line),
         )
-    found = [record for path in (command.out, *command.also) for record in read_records(path)]
+    found = list({record.key: record for record in (*beside, *read_records(command.out))}.values())
     labels = [label_of(contender) for contender in contenders]
     chosen = select_records(found, tasks, seeds)
     shown = [record for label in (RANDOM, *labels) for record in chosen if record.label == label]

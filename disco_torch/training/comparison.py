@@ -116,6 +116,7 @@ def compare(
     episodes: int = EVAL_EPISODES,
     device: str = "cpu",
     imports: Sequence[str] = (),
+    known: Sequence[RunRecord] = (),
     say: Callable[[str], None] = print,
 ) -> list[Outcome]:
     """Trains every contender on every task with every seed, and adds a line to a file for each finished run.
@@ -130,6 +131,7 @@ def compare(
       episodes: number of evaluation episodes after each run.
       device: device to learn on.
       imports: modules that the processes import first, such as those that register environments.
+      known: runs of other files, which are not repeated either.
       say: is told about each run that ends.
 
     Returns:
@@ -138,7 +140,7 @@ def compare(
     for task in tasks:
         for contender in contenders:
             _check(task, contender)
-    done = {record.key for record in read_records(path)}
+    done = {record.key for record in (*read_records(path), *known)}
     requests = []
     for seed in seeds:  # the first seed of everything first, and long runs first, so that none is left running alone
         for task in sorted(tasks, key=lambda task: -task.steps):

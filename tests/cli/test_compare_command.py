@@ -59,6 +59,18 @@ def test_other_files_are_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "| catch, 600 |" not in capsys.readouterr().out
 
 
+def test_a_run_of_another_file_is_neither_repeated_nor_counted_twice(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, also = tmp_path / "runs.jsonl", tmp_path / "also.jsonl"
+    for rule, path in (("random", also), ("grove25", also), ("grove25", out)):
+        append_record(path, RunRecord("catch", rule, 0, 0 if rule == "random" else 2048, 1.0, 1.0, {}, {"env": "catch"}))
+    command = ["compare", "--tasks", "catch", "--rules", "grove25", "--steps", "2048", "--seeds", "0", "--out", str(out)]
+    assert main([*command, "--also", str(also)]) == 0
+    text = capsys.readouterr().out
+    assert "| catch, 2048 | 1 (1) | 1 (1) |" in text and len(read_records(out)) == 1
+
+
 def test_nothing_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["compare", "--tasks", "catch", "--rules", "grove25", "--out", str(tmp_path / "none.jsonl"), "--table-only"]
     assert main(command) == 0
