@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +27,7 @@ from disco_torch import (
     collect,
     init_actor,
 )
+from disco_torch.cli import main
 from disco_torch.discovery import PRESETS as DISCOVERIES
 from disco_torch.discovery import MetaLossWeights
 from disco_torch.envs import Catch, registered
@@ -177,3 +180,25 @@ def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == runs
     assert "short-cartpole" in registered.ENVIRONMENTS and "my-actor-critic" in registry.REGISTRY
+
+
+def test_the_comparison_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The snippet with few steps and one seed; the options of its command line, and its subset, are those there are."""
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs/comparing.md").read_text()
+    (code,) = blocks("docs/comparing.md")
+    for much, less in (("100_000", "1536"), ("50_000", "1024"), ("range(5)", "[0]"), ("processes=8", "processes=2")):
+        assert much in code
+        code = code.replace(much, less)
+    exec(code, {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    assert "6/6 " in printed and "| CartPole, 1536 | " in printed and "grove25 (optimizer.learning_rate 0.001)" in printed
+    assert (tmp_path / "comparison.png").is_file() and len((tmp_path / "comparison.jsonl").read_text().splitlines()) == 6
+    command = shlex.split(re.findall(r"```sh\ndisco-torch (.*?)```", text, flags=re.S)[0].replace("\\\n", " "))
+    assert main([*command[: command.index("--figure")], "--table-only"]) == 0
+    assert "no finished run of these tasks in comparison.jsonl" in capsys.readouterr().out
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    suite = importlib.import_module("suite")
+    assert f"is {len(suite.choose('quick', None))} of the tasks" in text and f"on {len(suite.SUITE)} tasks" in text

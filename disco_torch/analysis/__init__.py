@@ -8,21 +8,34 @@ from disco_torch.analysis.aggregates import (
     performance_profile,
     probability_of_improvement,
 )
+from disco_torch.analysis.comparison import find_aggregates, find_references, report
+from disco_torch.analysis.comparison_figure import plot_comparison
 from disco_torch.analysis.plots import Curve, Panel, plot_curve_panels, plot_curves, plot_panels
+from disco_torch.analysis.records import RANDOM, RunRecord, append_record, area_under_curve, binned_curve, read_records
 from disco_torch.analysis.statistics import Interval, mean_interval
 
 __all__ = [
     "AGGREGATES",
+    "RANDOM",
     "Curve",
     "Interval",
     "Panel",
+    "RunRecord",
     "aggregate",
+    "append_record",
+    "area_under_curve",
+    "binned_curve",
+    "find_aggregates",
+    "find_references",
     "interquartile_mean",
     "mean_interval",
     "normalize_scores",
     "performance_profile",
+    "plot_comparison",
     "plot_curve_panels",
     "plot_curves",
     "plot_panels",
     "probability_of_improvement",
+    "read_records",
+    "report",
 ]

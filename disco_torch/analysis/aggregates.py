@@ -8,6 +8,7 @@ Normalise them first (`normalize_scores`), so that tasks can be compared.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,8 +17,8 @@ from disco_torch.analysis.statistics import Interval
 
 Scores = Mapping[str, ArrayLike]
 """Scores by task, [seeds] each."""
-Statistic = Callable[[list[np.ndarray]], float]
-"""A number for a list with the scores of each task, [seeds] each."""
+Statistic = Callable[[list[np.ndarray]], Any]
+"""A number for a list with the scores of each task, [seeds] each. Those here keep axes in front: [K, seeds] gives [K]."""
 
 
 def normalize_scores(scores: Scores, low: Mapping[str, float], high: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -37,26 +38,27 @@ def normalize_scores(scores: Scores, low: Mapping[str, float], high: Mapping[str
     return normalized
 
 
-def interquartile_mean(tasks: Sequence[np.ndarray]) -> float:
+def interquartile_mean(tasks: Sequence[np.ndarray]) -> Any:
     """The mean of the middle half of all scores, runs and tasks pooled: a quarter is cut off at each end."""
-    pooled = np.sort(np.concatenate(tasks))
-    cut = int(0.25 * pooled.size)
-    return float(pooled[cut : pooled.size - cut].mean())
+    pooled = np.sort(np.concatenate(tasks, axis=-1), axis=-1)
+    size = pooled.shape[-1]
+    cut = int(0.25 * size)
+    return pooled[..., cut : size - cut].mean(axis=-1)
 
 
-def mean_score(tasks: Sequence[np.ndarray]) -> float:
+def mean_score(tasks: Sequence[np.ndarray]) -> Any:
     """The mean over tasks of the mean over seeds."""
-    return float(np.mean([task.mean() for task in tasks]))
+    return np.mean([task.mean(axis=-1) for task in tasks], axis=0)
 
 
-def median_score(tasks: Sequence[np.ndarray]) -> float:
+def median_score(tasks: Sequence[np.ndarray]) -> Any:
     """The median over tasks of the mean over seeds."""
-    return float(np.median([task.mean() for task in tasks]))
+    return np.median([task.mean(axis=-1) for task in tasks], axis=0)
 
 
-def optimality_gap(tasks: Sequence[np.ndarray], target: float = 1.0) -> float:
+def optimality_gap(tasks: Sequence[np.ndarray], target: float = 1.0) -> Any:
     """How far scores fall short of `target` on average: the mean over tasks of mean(max(0, target - score))."""
-    return float(np.mean([np.maximum(0.0, target - task).mean() for task in tasks]))
+    return np.mean([np.maximum(0.0, target - task).mean(axis=-1) for task in tasks], axis=0)
 
 
 AGGREGATES: dict[str, Statistic] = {
@@ -74,8 +76,11 @@ def aggregate(
     """An aggregate of all scores and its percentile-bootstrap interval, stratified: seeds are resampled within each task."""
     tasks = _checked_tasks(scores)
     rng = np.random.default_rng(seed)
-    values = [statistic([_resample(rng, task) for task in tasks]) for _ in range(resamples)]
-    return _interval(statistic(tasks), values, confidence)
+    drawn = [_resample(rng, task, resamples) for task in tasks]
+    values = np.asarray(statistic(drawn))
+    if values.shape != (resamples,):  # a statistic that does not keep the axis in front
+        values = np.array([statistic([task[i] for task in drawn]) for i in range(resamples)])
+    return _interval(float(statistic(tasks)), values, confidence)
 
 
 def probability_of_improvement(
@@ -99,8 +104,8 @@ def probability_of_improvement(
     if not pairs:
         raise ValueError("`ours` must hold at least one task, got none.")
     rng = np.random.default_rng(seed)
-    values = [_mean_win([(_resample(rng, x), _resample(rng, y)) for x, y in pairs]) for _ in range(resamples)]
-    return _interval(_mean_win(pairs), values, confidence)
+    drawn = [(_resample(rng, x, resamples), _resample(rng, y, resamples)) for x, y in pairs]
+    return _interval(float(_mean_win(pairs)), _mean_win(drawn), confidence)
 
 
 def performance_profile(
@@ -118,24 +123,26 @@ def performance_profile(
     tasks, levels = _checked_tasks(scores), np.asarray(thresholds, dtype=np.float64)
     rng = np.random.default_rng(seed)
 
-    def profile(parts: list[np.ndarray]) -> np.ndarray:
-        return np.mean([(part[:, None] > levels).mean(axis=0) for part in parts], axis=0)
+    def profile(parts: list[np.ndarray]) -> np.ndarray:  # [..., K]
+        return np.mean([(part[..., None] > levels).mean(axis=-2) for part in parts], axis=0)
 
-    drawn = np.stack([profile([_resample(rng, task) for task in tasks]) for _ in range(resamples)])
+    drawn = profile([_resample(rng, task, resamples) for task in tasks])
     low, high = np.quantile(drawn, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
     return profile(tasks), low, high
 
 
-def _mean_win(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> float:
-    wins = [((x[:, None] > y).mean() + 0.5 * (x[:, None] == y).mean()) for x, y in pairs]
-    return float(np.mean(wins))
+def _mean_win(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> np.ndarray:
+    """The mean over tasks of the share of pairs that x wins; axes in front are kept."""
+    differences = [np.sign(x[..., :, None] - y[..., None, :]) for x, y in pairs]  # [..., seeds of x, seeds of y]
+    return np.asarray(np.mean([0.5 + 0.5 * difference.mean(axis=(-2, -1)) for difference in differences], axis=0))
 
 
-def _resample(rng: np.random.Generator, task: np.ndarray) -> np.ndarray:
-    return task[rng.integers(task.size, size=task.size)]
+def _resample(rng: np.random.Generator, task: np.ndarray, resamples: int) -> np.ndarray:
+    """Bootstrap samples of a task's scores, [resamples, seeds]."""
+    return task[rng.integers(task.size, size=(resamples, task.size))]
 
 
-def _interval(value: float, values: list[float], confidence: float) -> Interval:
+def _interval(value: float, values: np.ndarray, confidence: float) -> Interval:
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(value, float(low), float(high))
 

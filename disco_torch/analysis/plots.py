@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from disco_torch.analysis.statistics import mean_interval
+from disco_torch.analysis.statistics import mean_bounds
 from disco_torch.files import replacing
 
 Curve = tuple[Sequence[float], Sequence[float]]
@@ -35,7 +35,7 @@ class Panel:
 
 def plot_panels(panels: Sequence[Panel], path: Path, *, xlabel: str, title: str = "") -> None:
     """Draws panels side by side, of curves over the same thing, and writes a PNG."""
-    plt = _pyplot()
+    plt = pyplot()
     figure, all_axes = plt.subplots(1, len(panels), figsize=(5 * len(panels), 4), dpi=120, squeeze=False)
     for axes, panel in zip(all_axes[0], panels, strict=True):
         for label, (steps, values) in panel.curves.items():
@@ -43,9 +43,9 @@ def plot_panels(panels: Sequence[Panel], path: Path, *, xlabel: str, title: str 
         if panel.log_scale and any(value > 0 for _, values in panel.curves.values() for value in values):
             axes.set_yscale("log")
         axes.set(xlabel=xlabel, title=panel.title)
-        _style(axes)
+        style_axes(axes)
     figure.suptitle(title)
-    _write(figure, path)
+    write_figure(figure, path)
 
 
 def plot_curves(
@@ -69,35 +69,34 @@ def plot_curve_panels(
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     size = (7, 4) if len(panels) == 1 else (5 * columns, 4 * rows)
-    figure, grid = _pyplot().subplots(rows, columns, figsize=size, dpi=120, squeeze=False)
+    figure, grid = pyplot().subplots(rows, columns, figsize=size, dpi=120, squeeze=False)
     for axes in list(grid.flat)[len(panels) :]:
         axes.remove()
     for axes, (title, groups) in zip(grid.flat, panels.items(), strict=False):
         for label, curves in groups.items():
-            _draw_group(axes, label, curves)
+            draw_group(axes, label, curves)
         axes.set(xlabel="environment steps", ylabel=ylabel, title=title)
-        _style(axes)
-    _write(figure, path)
+        style_axes(axes)
+    write_figure(figure, path)
 
 
-def _draw_group(axes: Any, label: str, curves: Sequence[Curve]) -> None:
+def draw_group(axes: Any, label: str, curves: Sequence[Curve], color: str | None = None) -> None:
     """The mean of the runs of a group and its 95% interval; runs of one point are markers of the same colour."""
     lines = [curve for curve in curves if len(curve[0]) > 1]
     points = [curve for curve in curves if len(curve[0]) == 1]
-    named, color = f"{label} ({len(lines) + len(points)})" if len(lines) + len(points) > 1 else label, None
+    named = f"{label} ({len(lines) + len(points)})" if len(lines) + len(points) > 1 else label
     if lines:
         steps, values = on_common_steps(lines)
-        (line,) = axes.plot(steps, values.mean(axis=0), label=named)
+        (line,) = axes.plot(steps, values.mean(axis=0), label=named, color=color)
         named, color = "_nolegend_", line.get_color()
         if len(lines) > 1:
-            intervals = np.array([mean_interval(values[:, i])[1:] for i in range(values.shape[1])])
-            axes.fill_between(steps, intervals[:, 0], intervals[:, 1], color=color, alpha=0.2, linewidth=0)
+            axes.fill_between(steps, *mean_bounds(values), color=color, alpha=0.2, linewidth=0)
     if points:
         steps, values = np.array([curve[0][0] for curve in points]), np.array([curve[1][0] for curve in points])
         axes.plot(steps, values, linestyle="none", marker="o", color=color, label=named)
 
 
-def _pyplot() -> Any:
+def pyplot() -> Any:
     """Imports matplotlib when it is needed, since that takes a second; no screen is needed."""
     import matplotlib
 
@@ -107,15 +106,15 @@ def _pyplot() -> Any:
     return plt
 
 
-def _style(axes: Any) -> None:
+def style_axes(axes: Any, legend: bool = True) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    if any(axes.get_legend_handles_labels()[1]):
+    if legend and any(axes.get_legend_handles_labels()[1]):
         axes.legend(frameon=False)
 
 
-def _write(figure: Any, path: Path) -> None:
+def write_figure(figure: Any, path: Path) -> None:
     figure.tight_layout()
     with replacing(path) as file:
         figure.savefig(file, format="png")
-    _pyplot().close(figure)
+    pyplot().close(figure)

@@ -30,3 +30,14 @@ def mean_interval(values: ArrayLike, confidence: float = 0.95, resamples: int = 
     means = outcomes[draws].mean(axis=1)
     low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(outcomes.mean()), float(low), float(high))
+
+
+def mean_bounds(
+    values: np.ndarray, confidence: float = 0.95, resamples: int = 2000, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Lower and upper ends of `mean_interval` for each column of `values` [n, K], [K] each."""
+    n = len(values)
+    draws = np.random.default_rng(seed).integers(n, size=(resamples, n))
+    shares = (draws[:, :, None] == np.arange(n)).mean(axis=1)  # [resamples, n], of each outcome in each sample
+    low, high = np.quantile(shares @ values, [(1 - confidence) / 2, (1 + confidence) / 2], axis=0)
+    return low, high

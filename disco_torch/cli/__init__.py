@@ -8,6 +8,7 @@ from typing import Annotated
 import gymnasium
 import tyro
 
+from disco_torch.cli.compare import Compare
 from disco_torch.cli.demo import Demo
 from disco_torch.cli.discover import Discover, DiscoverOptions
 from disco_torch.cli.evaluate import Evaluate
@@ -26,7 +27,7 @@ MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, Environment
 """Errors that are printed as one line, without a traceback."""
 
 
-Command = Train | Discover | Evaluate | Plot | Demo | Rules | Verify
+Command = Train | Discover | Evaluate | Compare | Plot | Demo | Rules | Verify
 DESCRIPTION = "Reinforcement learning whose update rule was itself learned. `disco-torch --version` prints the version."
 
 
@@ -43,6 +44,7 @@ def parse(args: list[str]) -> Command:
         Annotated[Train, tyro.conf.subcommand("train", default=train)]
         | Annotated[Discover, tyro.conf.subcommand("discover", default=discover)]
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
+        | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Plot, tyro.conf.subcommand("plot")]
         | Annotated[Demo, tyro.conf.subcommand("demo")]
         | Annotated[Rules, tyro.conf.subcommand("rules")]

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -24,6 +20,7 @@ from rich.text import Text
 
 from disco_torch.analysis import mean_interval
 from disco_torch.cli.train import Train
+from disco_torch.runs.children import Children, stop_with_parent
 
 MAX_SEEDS = 1000
 
@@ -67,56 +64,6 @@ class SeedResult:
         if self.failed:
             return f"failed: {self.error}"
         return "stopped" if self.stopped and not self.stopped_because else self.stopped_because or "done"
-
-
-@dataclass
-class Children:
-    """The processes that are running, and whether they have been told to stop."""
-
-    running: dict[int, subprocess.Popen[str]] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    stopping: bool = False
-
-    def stop(self) -> None:
-        """Tells all processes to stop; each saves its run first, unless it is told a second time."""
-        self.stopping = True
-        for process in list(self.running.values()):
-            with contextlib.suppress(ProcessLookupError):
-                process.terminate()
-
-    def start(self, seed: int, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str] | None:
-        """Starts the process of a seed in a session of its own, which Ctrl-C in the terminal does not reach."""
-        with self.lock:
-            if self.stopping:
-                return None
-            self.running[seed] = process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,  # never written to: it closes when this process ends, however it ends
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env=environment,
-                start_new_session=True,
-            )
-            return process
-
-    @contextlib.contextmanager
-    def stopped_by_signals(self) -> Iterator[None]:
-        """While the block runs, Ctrl-C and SIGTERM stop all processes; a second one ends them at once."""
-
-        def stop(number: int, frame: Any) -> None:
-            os.write(2, b"disco-torch: stopping all runs, each saves its state first.\n")
-            self.stop()
-
-        numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
-        before = {number: signal.signal(number, stop) for number in numbers}
-        try:
-            yield
-        finally:
-            self.stop()  # nothing is running any more, unless something unforeseen was raised
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
 
 def run_seeds(command: Train, args: list[str]) -> int:
@@ -172,7 +119,7 @@ def run_seed(
 def train_one() -> None:
     """What the process of one seed does: parses the arguments again and trains with its own seed."""
     request = json.loads(sys.argv[1])
-    threading.Thread(target=_stop_with_parent, daemon=True).start()
+    threading.Thread(target=stop_with_parent, daemon=True).start()
     from disco_torch.cli import MISTAKES, parse
 
     try:
@@ -188,13 +135,6 @@ def train_one() -> None:
     answer = {name: value if value == value else None for name, value in numbers.items()}  # NaN: there was none
     how = {"folder": str(result.folder), "stopped": result.stopped, "stopped_because": result.stopped_because}
     Path(request["answer"]).write_text(json.dumps(answer | how))
-
-
-def _stop_with_parent() -> None:
-    """Waits for the end of the process that started this one, then stops this one as Ctrl-C would."""
-    while os.read(0, 1):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def summarize(results: list[SeedResult], console: Console) -> None:

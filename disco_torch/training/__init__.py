@@ -1,5 +1,6 @@
 """Training: from an environment to a learned agent."""
 
+from disco_torch.training.comparison import Contender, Task, compare
 from disco_torch.training.config import PRESETS, SMALL_AGENT, ObjectsConfig, TrainConfig
 from disco_torch.training.defaults import default_config
 from disco_torch.training.evaluation import Evaluation, evaluate, record
@@ -12,17 +13,20 @@ from disco_torch.training.value_function import ValueFunction, ValueFunctionConf
 __all__ = [
     "PRESETS",
     "SMALL_AGENT",
+    "Contender",
     "DiscoTrainer",
     "Evaluation",
     "Learner",
     "LearnerState",
     "ObjectsConfig",
+    "Task",
     "TrainConfig",
     "TrainResult",
     "TrainedAgent",
     "ValueFunction",
     "ValueFunctionConfig",
     "ValueFunctionState",
+    "compare",
     "default_config",
     "evaluate",
     "load_run",

@@ -49,6 +49,49 @@ def test_aggregates_by_hand() -> None:
     assert got["iqm"] == pytest.approx((0.5 + 0.5 + 1.5 + 2.0) / 4)  # 6 scores, one is left out at each end
 
 
+# Scores by task, two decimals, and what rliable 1.2.0 makes of them: its definitions, not ours.
+RLIABLE_X = [[1.35, 1.34, 1.41, 0.91, -0.15], [1.82, 0.97, 0.92, 1.41, 0.51], [1.73, 1.45, 0.77, 0.48, 0.72]]
+RLIABLE_X += [[0.69, -0.11, 1.28, 0.09, 0.28], [0.82, 1.94, 1.49, 1.24, 0.1], [0.68, 0.94, 0.88, 0.6, 1.02]]
+RLIABLE_Y = [[1.35, 1.17, 1.45, 1.16, 1.38], [0.78, 1.42, 0.26, 0.53, 0.23], [0.53, 0.8, 0.57, 1.59, 1.21]]
+RLIABLE_Y += [[1.09, 0.49, 0.48, 1.31, 1.2], [1.26, 1.07, 0.03, 1.21, 0.02], [0.75, 1.02, 0.96, 1.1, 1.07]]
+RLIABLE = {
+    "iqm": (0.945625, 0.74, 1.133125),
+    "mean": (0.9193333333, 0.7413333333, 1.091),
+    "median": (1.001, 0.746, 1.171025),
+    "optimality_gap": (0.2633333333, 0.1576666667, 0.3806666667),
+}
+"""Value and 95% interval of 50,000 bootstrap samples."""
+
+
+def as_tasks(scores: list[list[float]]) -> dict[str, list[float]]:
+    return {f"task{i}": own for i, own in enumerate(scores)}
+
+
+@pytest.mark.parametrize("name", RLIABLE)
+def test_aggregates_are_those_of_rliable(name: str) -> None:
+    value, low, high = aggregate(as_tasks(RLIABLE_X), AGGREGATES[name], resamples=5000)
+    assert value == pytest.approx(RLIABLE[name][0])
+    assert (low, high) == pytest.approx(RLIABLE[name][1:], abs=0.02)  # other random numbers
+
+
+def test_the_probability_of_improvement_is_that_of_rliable() -> None:
+    value, low, high = probability_of_improvement(as_tasks(RLIABLE_X), as_tasks(RLIABLE_Y), resamples=5000)
+    assert value == pytest.approx(0.46)
+    assert (low, high) == pytest.approx((0.3266666667, 0.5966666667), abs=0.02)
+
+
+def test_profiles_are_those_of_rliable() -> None:
+    shares, _, _ = performance_profile(as_tasks(RLIABLE_X), [0.0, 0.5, 1.0, 1.5], resamples=10)
+    assert shares == pytest.approx([0.9333333333, 0.8, 0.4, 0.1])
+
+
+def test_a_statistic_of_ones_own_needs_no_axes_in_front() -> None:
+    best = aggregate(TASKS, lambda tasks: float(max(task.max() for task in tasks)), resamples=100)
+    assert best.mean == best.high == max(values.max() for values in TASKS.values()) > best.low
+    plain = aggregate(TASKS, lambda tasks: sum(task.mean() for task in tasks) / len(tasks), resamples=100)
+    assert plain == pytest.approx(aggregate(TASKS, AGGREGATES["mean"], resamples=100))
+
+
 def test_the_bootstrap_is_stratified() -> None:
     """Tasks of constant scores leave no doubt, however far apart they are: seeds are drawn within a task, not tasks."""
     for statistic in AGGREGATES.values():

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from disco_torch.analysis import mean_interval
+from disco_torch.analysis.statistics import mean_bounds
 
 OUTCOMES = st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=30)
 
@@ -73,3 +74,10 @@ def test_it_covers_the_truth_as_often_as_it_says() -> None:
 def test_no_outcome_is_an_error() -> None:
     with pytest.raises(ValueError, match="`values` must hold at least one outcome, got none"):
         mean_interval([])
+
+
+def test_bounds_of_columns_are_those_of_each() -> None:
+    values = np.random.default_rng(1).normal(size=(6, 4))
+    low, high = mean_bounds(values, resamples=300)
+    for i in range(4):
+        assert (low[i], high[i]) == pytest.approx(mean_interval(values[:, i], resamples=300)[1:])
