@@ -85,7 +85,7 @@ class Field(gymnasium.Env):
 
 
 class SwingUp(gymnasium.Env):
-    """A pendulum to be swung up with a torque too weak to lift it: -1 a step, 300 steps; chance gets there once in 200 times."""
+    """A pendulum to swing up with a torque too weak to lift it: -1 a step, 300 steps; chance succeeds once in 200 times."""
 
     observation_space = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)

@@ -220,11 +220,11 @@ class RunLoop(Generic[F, S]):
             self.sinks.append(sink)
             stack.callback(sink.close)
         self.live = LiveView(self.title(), self.shown)
-        self.live.print(self.title())
         length = self.folder.length
         total = getattr(self.folder.config, length)
         self.progress, self.shows = Progress(self.live, length.replace("_", "-"), total, self.in_lines), view
         if view:
+            self.live.print(self.title())
             stack.enter_context(self.live)
             stack.enter_context(self.progress)
 
