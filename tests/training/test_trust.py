@@ -345,7 +345,7 @@ def test_a_name_is_refused_on_the_command_line(tmp_path: Path, capsys: pytest.Ca
             lambda plain: plain | {"replayed_share": 10**400},
             "`config.replayed_share` must be an integer of at most 64 bits, got one of 1329 bits",
         ),
-        (lambda plain: plain | {"batch_size": 0}, "`batch_size` must be at least 1, got 0"),
+        (lambda plain: plain | {"batch_size": -1}, "`batch_size` must be at least 0, got -1"),
         (lambda plain: [plain], "`config` must be the fields of a TrainConfig, got list"),
     ],
 )
