@@ -1,6 +1,7 @@
 """Environments: one batched protocol, Catch and families of levels as tensors on any device, and what Gymnasium knows."""
 
 from disco_torch.envs.actions import MAX_JOINT_ACTIONS, ActionCoding, number_actions
+from disco_torch.envs.bandit import Bandit
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
 from disco_torch.envs.bin_actions import BinActions
 from disco_torch.envs.bricks import Bricks
@@ -29,6 +30,8 @@ from disco_torch.envs.registered import (
 )
 from disco_torch.envs.space_config import SpaceConfig, make_space, spaces_of, without_bounds
 from disco_torch.envs.spaces import BadOutput, observation_tensors
+from disco_torch.envs.swing import Swing
+from disco_torch.envs.variation import Varied
 
 register_catch()
 
@@ -38,6 +41,7 @@ __all__ = [
     "MAX_JOINT_ACTIONS",
     "ActionCoding",
     "BadOutput",
+    "Bandit",
     "BinActions",
     "Bricks",
     "Catch",
@@ -60,6 +64,8 @@ __all__ = [
     "PureEnvironment",
     "SpaceConfig",
     "Split",
+    "Swing",
+    "Varied",
     "Wrapper",
     "draw_integers",
     "find_named",
