@@ -10,6 +10,7 @@ from disco_torch.envs.catch_gym import CATCH_ID, CatchEnv, register_catch
 from disco_torch.envs.catch_variants import CatchVariants
 from disco_torch.envs.chain import Chain
 from disco_torch.envs.crossing import Crossing
+from disco_torch.envs.doors import Doors
 from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
@@ -17,8 +18,10 @@ from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
 from disco_torch.envs.invaders import Invaders
 from disco_torch.envs.kinds import ObservationKind, kinds_by_name, kinds_of_space
+from disco_torch.envs.lander import Lander
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
 from disco_torch.envs.make import EnvSource, make_env
+from disco_torch.envs.maze import Maze
 from disco_torch.envs.pure import PureEnvironment
 from disco_torch.envs.registered import (
     find_named,
@@ -50,6 +53,7 @@ __all__ = [
     "CatchVariants",
     "Chain",
     "Crossing",
+    "Doors",
     "EnvSource",
     "EnvStep",
     "Environment",
@@ -58,8 +62,10 @@ __all__ = [
     "GridWorld",
     "GymnasiumEnvironment",
     "Invaders",
+    "Lander",
     "LevelEnvironment",
     "LevelState",
+    "Maze",
     "ObservationKind",
     "PureEnvironment",
     "SpaceConfig",

@@ -12,16 +12,23 @@ from disco_torch.envs.bricks import Bricks
 from disco_torch.envs.catch_variants import CatchVariants
 from disco_torch.envs.chain import Chain
 from disco_torch.envs.crossing import Crossing
+from disco_torch.envs.doors import Doors
 from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
 from disco_torch.envs.invaders import Invaders
+from disco_torch.envs.lander import Lander
 from disco_torch.envs.levels import LevelEnvironment
+from disco_torch.envs.maze import Maze
 from disco_torch.envs.pure import PureEnvironment
 from disco_torch.envs.swing import Swing
 from disco_torch.envs.variation import Varied
 
 FAMILIES: dict[str, type[LevelEnvironment]] = {
-    family.name: family for family in (CatchVariants, GridWorld, Chain, Bricks, Crossing, Gatherer, Invaders, Swing, Bandit)
+    family.name: family
+    for family in (
+        *(CatchVariants, GridWorld, Chain, Bricks, Crossing, Gatherer, Invaders),
+        *(Swing, Bandit, Maze, Doors, Lander),
+    )
 }
 """What `make_env` finds by name; families of your own may be added."""
 VARIED_ARGUMENTS = ("varied", "num_actions")

@@ -123,6 +123,16 @@ class LevelEnvironment(PureEnvironment):
         low, high = {"train": (2, 4), "validation": (1, 1), "held-out": (0, 0)}[self.split]
         return draw_integers(uniforms, low, high)
 
+    def draw_pair(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Two numbers in [0, 1), [B] each, from [B, 5] uniform ones, for families that split levels by quantities.
+
+        Each lies in one of ten ranges, numbered from 0; the sum of both numbers has the remainder of the split by 5.
+        """
+        u = uniforms.float().unbind(1)
+        first = draw_integers(u[0], 0, 9)
+        second = (self.draw_remainder(u[1]) - first) % 5 + 5 * draw_integers(u[2], 0, 1)
+        return (first + u[3]) / 10, (second + u[4]) / 10
+
     def _level_uniforms(self, generator: torch.Generator) -> Tensor:
         # Drawn in any case: the episodes of a generator then do not depend on whether it draws the levels too.
         drawn = super()._level_uniforms(generator)

@@ -14,8 +14,6 @@ from disco_torch.types import tree_dataclass
 GRAVITY = 10.0
 SECONDS = 0.1
 """Duration of a step."""
-BINS = 10
-"""Lengths and strengths are drawn from as many ranges, by which levels are split."""
 MAX_TORQUES = 5
 SIDE = 9
 """Rows and columns of the picture."""
@@ -88,15 +86,14 @@ class Swing(LevelEnvironment):
 
     def draw_levels(self, uniforms: Tensor) -> SwingLevel:
         u = uniforms.float().unbind(1)
-        strong = draw_integers(u[0], 0, BINS - 1)
-        long = (self.draw_remainder(u[1]) - strong) % 5 + 5 * draw_integers(u[2], 0, BINS // 5 - 1)
-        strength = 0.12 + 0.68 * (strong + u[3]) / BINS
+        strong, long = self.draw_pair(uniforms[:, :5])
+        strength = draw_between(strong, 0.12, 0.8)
         number = draw_integers(u[5], 2, MAX_TORQUES)[:, None]
         torques = 2.0 * (self._actions % number).float() / (number - 1) - 1.0  # [B, MAX_TORQUES]
         balances = u[6] < 1 / 3
         return SwingLevel(
             balances=balances,
-            length=0.5 + 1.5 * (long + u[4]) / BINS,
+            length=draw_between(long, 0.5, 2.0),
             friction=torch.where(u[7] < 0.5, 0.0, 0.4 * (u[7] - 0.5)),
             torques=strength[:, None] * torques,
             noise=torch.where(u[8] < 0.5, 0.0, 0.3 * u[9]) * strength,
