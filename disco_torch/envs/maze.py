@@ -49,13 +49,13 @@ class Maze(LevelEnvironment):
     Actions 0 to 3: up, down, left, right; walls hold the agent. The goal and pits end the episode. A time limit cuts it and
     is no end. An episode begins at least two steps away from the goal and from any pit.
 
-    What varies: the maze, which has 1 to `rooms` rows of rooms and is turned at random; passages besides (none in half of
-    the levels, else up to all); the goal; where episodes begin: anywhere, or in half of the levels always in one cell that
-    is far away; pits (none in half of the levels, else up to a quarter of the cells; left out where they would block the
-    way); the probability to slip (0 in half of the levels, else up to 1/3); and the limit, 30 to 499 steps and at least
-    about 3 times the longest way. The goal pays 1. In two thirds of the levels every step has a cost, 0.1 to 2 over the
-    whole limit, and in a third of those the goal pays nothing but ends it. A pit is fined by what the whole limit costs and
-    up to 1 besides.
+    What varies: the maze, which has 1 to `rooms` rows of rooms, more often many, and is turned at random; passages besides
+    (none in half of the levels, else up to all); the goal; where episodes begin: anywhere, or in half of the levels always
+    in one cell that is far away; pits (none in half of the levels, else up to a quarter of the cells; left out where they
+    would block the way); the probability to slip (0 in half of the levels, else up to 1/3); and the limit, 30 to 499 steps
+    and at least about 3 times the longest way. The goal pays 1. In two thirds of the levels every step has a cost, 0.1 to 2
+    over the whole limit, and in a third of those the goal pays nothing but ends it. A pit is fined by what the whole limit
+    costs and up to 1 besides.
 
     Levels are held out if `(number of walls + limit)` is a multiple of 5 and for validation if one more than that; no
     training level is either.
@@ -192,7 +192,8 @@ class Maze(LevelEnvironment):
         left = ~up & ~leftmost
         share = torch.where(more < 0.5, 0.0, 2.0 * more - 1.0)[:, None, None]
         up, left = up | ((for_up < share) & ~top), left | ((for_left < share) & ~leftmost)
-        inside = self._rooms[:, None] < draw_integers(height, 1, self.rooms)[:, None, None]  # [B, rooms, 1]
+        rows = draw_integers(height.sqrt(), 1, self.rooms)[:, None, None]
+        inside = self._rooms[:, None] < rows  # [B, rooms, 1]
         room = inside.expand_as(up)
         blocks = torch.stack([torch.zeros_like(up), up & inside, left & inside, room], dim=3)  # [B, rooms, rooms, 4]
         free = blocks.unflatten(3, (2, 2)).transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [B, 2 rooms, 2 rooms]
