@@ -1,6 +1,7 @@
 """Environments: one batched protocol, Catch and families of levels as tensors on any device, and what Gymnasium knows."""
 
 from disco_torch.envs.actions import MAX_JOINT_ACTIONS, ActionCoding, number_actions
+from disco_torch.envs.bandit import Bandit
 from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
 from disco_torch.envs.bin_actions import BinActions
 from disco_torch.envs.bricks import Bricks
@@ -9,6 +10,7 @@ from disco_torch.envs.catch_gym import CATCH_ID, CatchEnv, register_catch
 from disco_torch.envs.catch_variants import CatchVariants
 from disco_torch.envs.chain import Chain
 from disco_torch.envs.crossing import Crossing
+from disco_torch.envs.doors import Doors
 from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
@@ -16,8 +18,10 @@ from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
 from disco_torch.envs.invaders import Invaders
 from disco_torch.envs.kinds import ObservationKind, kinds_by_name, kinds_of_space
+from disco_torch.envs.lander import Lander
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
 from disco_torch.envs.make import EnvSource, make_env
+from disco_torch.envs.maze import Maze
 from disco_torch.envs.pure import PureEnvironment
 from disco_torch.envs.registered import (
     find_named,
@@ -29,6 +33,8 @@ from disco_torch.envs.registered import (
 )
 from disco_torch.envs.space_config import SpaceConfig, make_space, spaces_of, without_bounds
 from disco_torch.envs.spaces import BadOutput, observation_tensors
+from disco_torch.envs.swing import Swing
+from disco_torch.envs.variation import Varied
 
 register_catch()
 
@@ -38,6 +44,7 @@ __all__ = [
     "MAX_JOINT_ACTIONS",
     "ActionCoding",
     "BadOutput",
+    "Bandit",
     "BinActions",
     "Bricks",
     "Catch",
@@ -46,6 +53,7 @@ __all__ = [
     "CatchVariants",
     "Chain",
     "Crossing",
+    "Doors",
     "EnvSource",
     "EnvStep",
     "Environment",
@@ -54,12 +62,16 @@ __all__ = [
     "GridWorld",
     "GymnasiumEnvironment",
     "Invaders",
+    "Lander",
     "LevelEnvironment",
     "LevelState",
+    "Maze",
     "ObservationKind",
     "PureEnvironment",
     "SpaceConfig",
     "Split",
+    "Swing",
+    "Varied",
     "Wrapper",
     "draw_integers",
     "find_named",

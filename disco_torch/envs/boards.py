@@ -47,6 +47,12 @@ def any_cell(mask: Tensor) -> Tensor:
     return mask.flatten(1).any(1)
 
 
+def with_neighbours(mask: Tensor) -> Tensor:
+    """[B, rows, columns] bool: the cells of a mask and those above, below and beside them."""
+    wide = torch.nn.functional.pad(mask, (1, 1, 1, 1))
+    return mask | wide[:, :-2, 1:-1] | wide[:, 2:, 1:-1] | wide[:, 1:-1, :-2] | wide[:, 1:-1, 2:]
+
+
 def choose(uniforms: Tensor, table: Tensor) -> Tensor:
     """Entries of a `table` [N, ...], each as likely as the others, from uniform numbers [...]."""
     return table[draw_integers(uniforms, 0, len(table) - 1)]

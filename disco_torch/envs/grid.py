@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from disco_torch.envs.boards import with_neighbours
 from disco_torch.envs.levels import LevelEnvironment, Split, draw_integers
 from disco_torch.types import tree_dataclass
 
@@ -170,8 +171,6 @@ class GridWorld(LevelEnvironment):
         free = (~walls | middle).unflatten(1, (self.size, self.size))
         reached = middle.unflatten(0, (self.size, self.size)) & free  # [B, size, size]
         for _ in range(self.size**2):  # no way is longer
-            spread = torch.nn.functional.pad(reached, (1, 1, 1, 1))
-            beside = spread[:, :-2, 1:-1] | spread[:, 2:, 1:-1] | spread[:, 1:-1, :-2] | spread[:, 1:-1, 2:]
-            reached = (reached | beside) & free
+            reached = with_neighbours(reached) & free
         reached = reached.flatten(1)
         return ~reached & (reached.sum(1) >= MIN_CELLS)[:, None]

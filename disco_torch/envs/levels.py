@@ -21,8 +21,9 @@ from disco_torch.types import tree_dataclass, tree_map
 
 __all__ = ["LevelEnvironment", "LevelState", "Split", "draw_integers", "draw_planes", "select_envs"]
 
-Split = Literal["train", "held-out"]
-"""Levels to discover on, and levels held out to evaluate on; each family says what sets them apart."""
+Split = Literal["train", "validation", "held-out"]
+"""Levels to discover on, levels to choose rules and settings by, and levels held out to evaluate on; each family says what
+sets them apart. The older families have no validation levels."""
 
 COLOURS = ((255, 255, 255), (110, 110, 110), (240, 190, 40), (220, 60, 60), (70, 170, 90), (80, 130, 230), (180, 90, 200))
 """Colours of the planes of an observation, in images."""
@@ -42,9 +43,16 @@ class LevelEnvironment(PureEnvironment):
     Every environment keeps its level until `reset`. With a `level_seed` all play the one level that it stands for; with None
     `reset` draws a level for each from its generator.
 
+    A family with a time limit that is no end sets `truncates`, has the `limit` in its levels and the `time` in its episodes.
+
     Unless first steps count, an update does not learn from the first action of an episode (see
-    `disco_torch.data.alignment`), so in no family does it decide the episode.
+    `disco_torch.data.alignment`), so in no family but `bandit` does it decide the episode.
+
+    Attributes:
+      splits: the splits that the family has.
     """
+
+    splits: tuple[Split, ...] = ("train", "held-out")
 
     def __init__(
         self,
@@ -55,8 +63,8 @@ class LevelEnvironment(PureEnvironment):
         device: str | torch.device = "cpu",
     ) -> None:
         check_positive("num_envs", num_envs, "it is the number of parallel environments")
-        if split not in ("train", "held-out"):
-            raise ValueError(f"`split` must be 'train' or 'held-out', got {split!r}.")
+        if split not in self.splits:
+            raise ValueError(f"`split` must be {' or '.join(map(repr, self.splits))}, got {split!r}.")
         if level_seed is not None and not (isinstance(level_seed, Integral) and abs(level_seed) < 2**63):
             raise ValueError(f"`level_seed` must be an integer of at most 64 bits or None, got {level_seed!r}.")
         self.num_envs, self.split, self.level_seed = num_envs, split, level_seed
@@ -88,22 +96,45 @@ class LevelEnvironment(PureEnvironment):
     def observe(self, levels: Any, episode: Any) -> Tensor:
         """What an agent sees, [B, ...] float32."""
 
+    def picture(self, levels: Any, episode: Any) -> Tensor:
+        """What an image shows, [B, ...] within 0 and 1: what the agent sees, unless the family paints something else."""
+        return self.observe(levels, episode)
+
     def start(self, level_uniforms: Tensor, episode_uniforms: Tensor) -> tuple[LevelState, EnvStep]:
         """Draws levels and begins an episode in each, from uniform numbers [B, level_draws] and [B, episode_draws]."""
         levels = self.draw_levels(level_uniforms)
         state = LevelState(levels, self.begin(levels, episode_uniforms))
         no = torch.zeros(level_uniforms.shape[0], dtype=torch.bool, device=level_uniforms.device)
-        return state, row_of(self.observe(levels, state.episode), no.float(), no, is_first=~no)
+        observations = self.observe(levels, state.episode)
+        final = observations if self.truncates else None
+        return state, row_of(observations, no.float(), no, is_first=~no, final_observations=final)
 
     def step_with(self, state: LevelState, actions: Tensor, uniforms: Tensor) -> tuple[LevelState, EnvStep]:
         """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
         levels, steps = state.levels, self.step_draws
-        episode, rewards, ends = self.advance(levels, state.episode, actions, uniforms[:, :steps])
-        if self.autoreset:
-            # A new episode is begun in every environment, used or not: nothing depends on the data but the numbers.
-            episode = select_envs(ends, self.begin(levels, uniforms[:, steps:]), episode)
-        state = LevelState(levels, episode)
-        return state, row_of(self.observe(levels, state.episode), rewards, ends, is_first=ends)
+        last, rewards, ends = self.advance(levels, state.episode, actions, uniforms[:, :steps])
+        cut = ~ends & (last.time >= levels.limit) if self.truncates else None
+        over = ends if cut is None else ends | cut
+        # A new episode is begun in every environment, used or not: nothing depends on the data but the numbers.
+        episode = select_envs(over, self.begin(levels, uniforms[:, steps:]), last) if self.autoreset else last
+        observations = self.observe(levels, episode)
+        final = None if cut is None else select_envs(cut, self.observe(levels, last), observations)
+        return LevelState(levels, episode), row_of(observations, rewards, ends, over, cut, final)
+
+    def draw_remainder(self, uniforms: Tensor) -> Tensor:
+        """For families that split levels by a number's remainder by 5: 0 is held out, 1 for validation, else to train."""
+        low, high = {"train": (2, 4), "validation": (1, 1), "held-out": (0, 0)}[self.split]
+        return draw_integers(uniforms, low, high)
+
+    def draw_pair(self, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+        """Two numbers in [0, 1), [B] each, from [B, 5] uniform ones, for families that split levels by quantities.
+
+        Each lies in one of ten ranges, numbered from 0; the sum of both numbers has the remainder of the split by 5.
+        """
+        u = uniforms.float().unbind(1)
+        first = draw_integers(u[0], 0, 9)
+        second = (self.draw_remainder(u[1]) - first) % 5 + 5 * draw_integers(u[2], 0, 1)
+        return (first + u[3]) / 10, (second + u[4]) / 10
 
     def _level_uniforms(self, generator: torch.Generator) -> Tensor:
         # Drawn in any case: the episodes of a generator then do not depend on whether it draws the levels too.
@@ -114,11 +145,11 @@ class LevelEnvironment(PureEnvironment):
         return torch.rand(1, self.level_draws, generator=own, dtype=torch.float32).to(self.device).expand_as(drawn)
 
     def render(self, state: LevelState | None = None) -> np.ndarray | None:
-        """What environment 0 shows its agent, planes as colours and numbers as a row of cells; None without a state."""
+        """The picture of environment 0, planes as colours and numbers as a row of cells; None without a state."""
         if state is None:
             return None
         one = tree_map(lambda x: x[:1], state)
-        return draw_planes(self.observe(one.levels, one.episode)[0].cpu().numpy())
+        return draw_planes(self.picture(one.levels, one.episode)[0].cpu().numpy())
 
 
 def draw_planes(planes: np.ndarray, cell: int = 16) -> np.ndarray:

@@ -64,16 +64,23 @@ class PureEnvironment(Environment):
         return torch.rand(self.num_envs, draws, generator=generator, device=self.device, dtype=torch.float32)
 
 
-def row_of(observations: Tensor, rewards: Tensor, ends: Tensor, is_first: Tensor) -> EnvStep:
-    """What a step gives where no time limit cuts episodes, [B, ...] each."""
+def row_of(
+    observations: Tensor,
+    rewards: Tensor,
+    ends: Tensor,
+    is_first: Tensor,
+    truncations: Tensor | None = None,
+    final_observations: Tensor | None = None,
+) -> EnvStep:
+    """What a step gives, [B, ...] each; the last two only where a time limit may cut episodes."""
     return EnvStep(
         observations=observations,
         rewards=rewards,
         discounts=(~ends).float(),
-        truncations=torch.zeros_like(ends),
-        final_observations=None,
+        truncations=torch.zeros_like(ends) if truncations is None else truncations,
+        final_observations=final_observations,
         is_first=is_first,
-        episode_ends=ends,
+        episode_ends=ends if truncations is None else ends | truncations,
     )
 
 

@@ -214,10 +214,16 @@ def test_a_spare_row_belongs_to_no_episode() -> None:
     assert actor.lengths.tolist() == [1.0] and actor.returns.tolist() == [201.0]
 
 
-@pytest.mark.parametrize("name", ["catch", "grid"])
+VARIED = {"varied": True, "num_actions": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [("catch", {}), ("grid", {}), ("swing", VARIED), ("bandit", {}), ("maze", {}), ("doors", VARIED), ("lander", {})],
+)
 @pytest.mark.parametrize("speed", [Speed(), Speed(trace=True)])
-def test_a_collector_takes_the_numbers_that_collect_takes(name: str, speed: Speed) -> None:
-    env = make_env(name, 3)
+def test_a_collector_takes_the_numbers_that_collect_takes(name: str, kwargs: dict[str, Any], speed: Speed) -> None:
+    env = make_env(name, 3, **kwargs)
     agent = Agent(env.observation_example, env.num_actions, OutputSpec(flat={"logits": env.num_actions}))
     params = agent.init(torch.Generator().manual_seed(1))
     results = []

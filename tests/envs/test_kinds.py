@@ -46,7 +46,10 @@ def test_gymnasium_environments_say_their_kinds() -> None:
     env.close()
 
 
-@pytest.mark.parametrize("name", ["catch", *FAMILIES])
+NUMBERS = {"lander", "swing"}
+
+
+@pytest.mark.parametrize("name", sorted({"catch", *FAMILIES} - NUMBERS))
 def test_our_own_show_numbers_of_0_to_1(name: str) -> None:
     env = make_env(name, 4)
     assert kinds_by_name(env, "o") == {"o": "unit"}
@@ -55,6 +58,11 @@ def test_our_own_show_numbers_of_0_to_1(name: str) -> None:
     for _ in range(10):
         assert step.observations.min() >= 0 and step.observations.max() <= 1
         state, step = env.step(state, torch.randint(env.num_actions, (4,), generator=generator), generator)
+
+
+@pytest.mark.parametrize("name", sorted(NUMBERS & set(FAMILIES)))
+def test_bodies_show_numbers_of_any_scale(name: str) -> None:
+    assert kinds_by_name(make_env(name, 4), "o") == {"o": "numbers"}
 
 
 def test_without_a_word_the_dtype_tells() -> None:

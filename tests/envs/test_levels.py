@@ -21,6 +21,9 @@ from disco_torch.envs.levels import draw_integers, draw_planes, select_envs
 
 families = pytest.mark.parametrize("name", sorted(FAMILIES))
 splits = pytest.mark.parametrize("split", ["train", "held-out"])
+LONG = {"doors", "lander", "maze", "swing"}
+"""Families of long episodes, whose success may be rare."""
+ONE_STEP = {"bandit"}
 
 
 def seeded(seed: int = 0, device: str = "cpu") -> torch.Generator:
@@ -54,14 +57,22 @@ def check_row(env: LevelEnvironment, row, num_envs: int) -> None:
     example = env.observation_example
     assert row.observations.shape == (num_envs, *example.shape)
     assert row.observations.dtype == example.dtype == torch.float32
-    assert row.observations.min() >= 0 and row.observations.max() <= 1
+    assert row.observations.isfinite().all()
+    if env.observation_kinds in ("unit", None):
+        assert row.observations.min() >= 0 and row.observations.max() <= 1
     for field, dtype in [("rewards", torch.float32), ("discounts", torch.float32)] + [
         (name, torch.bool) for name in ("truncations", "is_first", "episode_ends")
     ]:
         value = getattr(row, field)
         assert value.shape == (num_envs,) and value.dtype == dtype and value.device == env.device
     assert row.rewards.isfinite().all() and row.rewards.abs().max() <= 5
-    assert torch.equal(row.discounts == 0, row.episode_ends) and not row.truncations.any()
+    assert torch.equal((row.discounts == 0) | row.truncations, row.episode_ends)
+    assert ((row.discounts == 1) | (row.discounts == 0) & ~row.truncations).all()
+    assert env.truncates or not row.truncations.any()
+    assert (row.final_observations is not None) == env.truncates
+    if env.truncates:
+        assert row.final_observations.shape == row.observations.shape
+        assert torch.equal(row.final_observations[~row.truncations], row.observations[~row.truncations])
 
 
 @families
@@ -77,12 +88,14 @@ def test_thousands_of_copies_in_one_call(name, split):
     assert all(torch.equal(row.is_first, row.episode_ends) for row in rows[1:])
     ends = torch.stack([row.episode_ends for row in rows])
     rewards = torch.stack([row.rewards for row in rows])
+    if name in LONG:
+        return
     assert ends.any(0).float().mean() > 0.9, "episodes of nearly all copies end within 60 steps"
-    assert 4 <= ends.numel() / ends.sum() <= 50
+    assert (1 if name in ONE_STEP else 4) <= ends.numel() / ends.sum() <= 50
     assert rewards.abs().sum(0).gt(0).float().mean() > 0.7, "most copies see a reward in 60 steps of a random player"
 
 
-@families
+@pytest.mark.parametrize("name", sorted(set(FAMILIES) - ONE_STEP))
 def test_no_episode_is_over_with_its_first_action(name):
     """The loss leaves that action out."""
     run = play(family(name, 2000), 40)
@@ -120,8 +133,8 @@ def test_the_next_episode_begins_at_once_in_the_same_level(name):
     env = family(name, 64)
     generator = seeded()
     state, _ = env.reset(generator)
-    ended = 0
-    for _ in range(60):
+    ended = cuts = 0
+    for _ in range(520 if name in LONG else 60):
         actions = torch.randint(env.num_actions, (64,), generator=generator)
         uniforms = torch.rand(64, env.step_draws + env.episode_draws, generator=generator)
         before = state
@@ -129,12 +142,18 @@ def test_the_next_episode_begins_at_once_in_the_same_level(name):
         episode, rewards, ends = env.advance(before.levels, before.episode, actions, uniforms[:, : env.step_draws])
         fresh = env.begin(before.levels, uniforms[:, env.step_draws :])
         assert equal(state.levels, before.levels)
-        assert torch.equal(row.rewards, rewards) and torch.equal(row.episode_ends, ends)
+        assert torch.equal(row.rewards, rewards) and torch.equal(row.discounts == 0, ends)
+        if env.truncates:
+            assert torch.equal(row.truncations, ~ends & (episode.time >= before.levels.limit))
+            last, cut = env.observe(before.levels, episode), row.truncations
+            assert torch.equal(row.final_observations[cut], last[cut])
+            cuts += int(cut.sum())
+        ends = row.episode_ends
         assert equal(rows_of(state.episode, ends), rows_of(fresh, ends))
         assert equal(rows_of(state.episode, ~ends), rows_of(episode, ~ends))
         assert torch.equal(row.observations, env.observe(state.levels, state.episode))
         ended += int(ends.sum())
-    assert ended > 0
+    assert ended > 0 and (cuts > 0) == env.truncates
 
 
 def rows_of(tree, which):
@@ -189,10 +208,10 @@ def test_a_level_seed_is_one_level_of_all_copies(name, split):
 @families
 def test_no_level_is_in_both_splits(name):
     """Levels of one split, as all their numbers, never occur in the other, with the same draws."""
-    trees = [family(name, 3000, split=split).reset(seeded())[0].levels for split in ("train", "held-out")]
+    trees = [family(name, 3000, split=split).reset(seeded())[0].levels for split in FAMILIES[name].splits]
     rows = [torch.cat([x.reshape(3000, -1).double() for x in pytree.tree_leaves(tree)], dim=1).tolist() for tree in trees]
-    train, held_out = ({tuple(row) for row in split} for split in rows)
-    assert not train & held_out and min(len(train), len(held_out)) > 5
+    levels = [{tuple(row) for row in split} for split in rows]
+    assert not any(a & b for a, b in itertools.combinations(levels, 2)) and min(map(len, levels)) > 5
 
 
 @families
@@ -213,9 +232,13 @@ def test_images(name):
     state, row = env.reset(seeded())
     image = env.render(state)
     assert image.dtype == np.uint8 and image.shape[2] == 3
-    rows, columns = ([1, *env.observation_example.shape])[-2:]
+    picture = env.picture(state.levels, state.episode)[0]
+    assert picture.min() >= 0 and picture.max() <= 1
+    paints = type(env).picture is not LevelEnvironment.picture
+    assert paints or torch.equal(picture, row.observations[0])
+    rows, columns = ([1, *picture.shape])[-2:]
     assert image.shape[:2] == (16 * rows, 16 * columns)
-    assert np.array_equal(image, draw_planes(row.observations[0].numpy()))
+    assert np.array_equal(image, draw_planes(picture.numpy()))
 
 
 def test_colours_of_planes():
@@ -282,7 +305,12 @@ def test_a_step_is_captured_on_the_gpu(name):
     cpu = family(name, 256)
     state, actions, uniforms = pytree.tree_map(lambda x: x.cpu(), (state, actions, uniforms))
     on_cpu = cpu.step_with(state, actions, uniforms)
-    assert equal(pytree.tree_map(lambda x: x.cpu(), expected[0]), on_cpu)
+    on_gpu = pytree.tree_map(lambda x: x.cpu(), expected[0])
+    if env.observation_kinds == "numbers":  # sines of the two differ in the last bit
+        pairs = zip(pytree.tree_leaves(on_gpu), pytree.tree_leaves(on_cpu), strict=True)
+        assert all(torch.allclose(x.double(), y.double(), rtol=1e-5, atol=1e-5) for x, y in pairs)
+    else:
+        assert equal(on_gpu, on_cpu)
 
 
 @families
@@ -293,7 +321,7 @@ def test_last_states_can_be_seen_without_autoreset(name):
     generator = seeded(3)
     state, _ = env.reset(generator)
     ended = torch.zeros(16, dtype=torch.bool)
-    for _ in range(400):
+    for _ in range(1000 if name in LONG else 400):
         actions = torch.randint(env.num_actions, (16,), generator=generator)
         uniforms = torch.rand(16, env.step_draws + env.episode_draws, generator=generator)
         (after, row), (left, shown) = (each.step_with(state, actions, uniforms) for each in (env, last))
@@ -302,7 +330,8 @@ def test_last_states_can_be_seen_without_autoreset(name):
         runs = ~row.episode_ends
         assert torch.equal(row.observations[runs], shown.observations[runs])
         assert last.render(left).ndim == 3
-        ended |= row.episode_ends & (row.observations != shown.observations).flatten(1).any(1)
+        differs = (row.observations != shown.observations).flatten(1).any(1)
+        ended |= row.episode_ends & (differs | (name in ONE_STEP))
         state = after
         if ended.all():
             break
@@ -330,7 +359,7 @@ def test_errors(name):
         ValueError, match=r"`num_envs` must be greater than 0, got 0; it is the number of parallel environments"
     ):
         make_env(name, 0)
-    with pytest.raises(ValueError, match=r"`split` must be 'train' or 'held-out', got 'test'"):
+    with pytest.raises(ValueError, match=r"`split` must be 'train' .*or 'held-out', got 'test'"):
         make_env(name, 1, split="test")
     for seed in (1.5, "x", 2**63):
         with pytest.raises(ValueError, match=r"`level_seed` must be an integer of at most 64 bits or None, got "):
@@ -341,11 +370,18 @@ def test_errors(name):
     state, _ = env.reset(seeded())
     with pytest.raises(ValueError, match=r"`actions` must be \[2\], got \[3\]; it needs one action for each environment"):
         env.step(state, torch.zeros(3, dtype=torch.long), seeded())
-    with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. \d, got 9 at \[1\]"), checking():
-        env.step(state, torch.tensor([0, 9]), seeded())
+    with pytest.raises(ValueError, match=r"`actions` must lie in 0 .. \d+, got 18 at \[1\]"), checking():
+        env.step(state, torch.tensor([0, 18]), seeded())
     env.device = torch.device("cuda")
     with pytest.raises(ValueError, match=r"`generator` must be on the device of the environment, cuda, got one on cpu"):
         env.reset(seeded())
+
+
+@pytest.mark.parametrize(("name", "view"), [("maze", "local"), ("maze", "coordinates")])
+def test_other_views_give_rows_that_fit(name, view):
+    env = family(name, 200, view=view)
+    for _, row in play(env, 40):
+        check_row(env, row, 200)
 
 
 def test_every_copy_its_own_level_by_name():
