@@ -80,9 +80,9 @@ class TrainConfig:
     rollout_length: int = 16
     """Number of rows of each rollout, the observations and actions between two updates: 16 rows have 15 steps between them
     to learn from."""
-    batch_size: int = 64
+    batch_size: int = 32
     """Number of trajectories that an update learns from; 0 for as many as a rollout has, which are the newest ones."""
-    updates_per_rollout: int = 1
+    updates_per_rollout: int = 4
     """Number of updates after each rollout."""
     epochs: int = field(default=1, metadata={"later": True})
     """Number of times that an update goes through the steps of its batch, with the same targets."""
@@ -105,7 +105,7 @@ class TrainConfig:
 
     agent: AgentConfig = field(default_factory=lambda: SMALL_AGENT)
     """Network of the agent."""
-    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=2e-3))
+    optimizer: AdamConfig = field(default_factory=lambda: AdamConfig(learning_rate=5e-4))
     """Settings of Adam: learning rate, clip of the update, weight decay."""
     schedule: Literal["constant", "cosine"] = "constant"
     """Learning rate schedule; `cosine` decays to 0 at the last step."""
@@ -200,6 +200,8 @@ def _notebook(**changes: object) -> TrainConfig:
         num_envs=2,
         rollout_length=29,
         steps=58_000,
+        batch_size=64,
+        updates_per_rollout=1,
         replay_capacity=1024,
         replayed_share=1.0,
         agent=AgentConfig(),
@@ -214,15 +216,17 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "default": ("settings for small environments, with the embedded rule", TrainConfig()),
     "catch-grove25": (
         "8x8 Catch with the embedded rule",
-        TrainConfig(env="catch", rule="grove25", optimizer=AdamConfig(learning_rate=3e-3)),
+        TrainConfig(
+            env="catch",
+            rule="grove25",
+            batch_size=64,
+            updates_per_rollout=1,
+            optimizer=AdamConfig(learning_rate=3e-3),
+        ),
     ),
     "cartpole-grove25": (
         "CartPole-v1 with the embedded rule",
-        TrainConfig(
-            env="CartPole-v1",
-            rule="grove25",
-            optimizer=AdamConfig(learning_rate=3e-3),
-        ),
+        TrainConfig(env="CartPole-v1", rule="grove25"),
     ),
     "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
     "catch-actor-critic": (
@@ -245,6 +249,8 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             steps=240_000,
             num_envs=4,
             rollout_length=30,
+            batch_size=64,
+            updates_per_rollout=1,
             replay_capacity=1024,
             replayed_share=1.0,
             # Position, velocity, angle and angular velocity, each to about unit size, as where Disco103 was measured.

@@ -9,6 +9,8 @@ from disco_torch.optim import AdamConfig
 from disco_torch.training.config import TrainConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
 
+ONE_LARGE_UPDATE = {"batch_size": 64, "updates_per_rollout": 1}
+"""One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
@@ -17,6 +19,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "num_envs": 4,
         "rollout_length": 513,
         "batch_size": 0,
+        "updates_per_rollout": 1,
         "replay_capacity": 0,
         "replayed_share": 0.0,
         "epochs": 10,
@@ -26,7 +29,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 2,
         "checkpoint_every": 50,
     },
-    "disco103": {"optimizer": AdamConfig(learning_rate=3e-3)},
+    "cmpo": {"updates_per_rollout": 8, "optimizer": AdamConfig(learning_rate=1e-3)},
+    "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
+    "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
+    "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
 }
 """Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults."""
 

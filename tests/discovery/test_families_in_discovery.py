@@ -5,10 +5,10 @@ from __future__ import annotations
 import warnings
 
 import torch
-from disco_torch.discovery.population import Population
 from small_groups import make_group, random_rule, tiny_config
 
 from disco_torch.discovery.config import HabitatConfig
+from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.discovery.session import DiscoverySession
 from disco_torch.kernels import Speed
 from disco_torch.types import flatten_tree
@@ -39,7 +39,7 @@ def test_every_life_draws_its_own_variation() -> None:
 def test_recorded_is_plain() -> None:
     config, rollouts = tiny_config(*HABITATS), []
     for speed in (Speed(), Speed(trace=True)):
-        group = Population(config, 0, random_rule(), torch.device("cpu"), speed)
+        group = LocalGroup(config, 0, random_rule(), torch.device("cpu"), speed)
         numbers = group.habitats.draws(150, torch.Generator().manual_seed(5))
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # no stage may fail
