@@ -43,7 +43,7 @@ def test_recorded_is_plain() -> None:
         numbers = group.habitats.draws(150, torch.Generator().manual_seed(5))
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # no stage may fail
-            _, rollout, _ = group.schedule.steps.collect(group.state.learners.params, group.state.acting, *numbers)
+            _, rollout, _ = group.meta_update.parts.collect(group.state.learners.params, group.state.acting, *numbers)
         rollouts.append(rollout)
     plain, traced = (flatten_tree(rollout)[0] for rollout in rollouts)
     for a, b in zip(plain, traced, strict=True):
