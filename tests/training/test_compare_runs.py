@@ -87,7 +87,7 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
             r"must not be those of the task small catch, got \['steps'\] in both",
         ),
         (TASKS[0], Contender("no-such", SMALL), "`name_or_path` must be one of .* got 'no-such', which is neither"),
-        (TASKS[0], Contender("grove25"), "`steps` must be at least 1024 for a first update"),
+        (TASKS[0], Contender("grove25"), "`steps` must be at least 512 for a first update"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_runs(

@@ -44,7 +44,7 @@ def test_the_replay_must_hold_a_rollout() -> None:
 def test_sizes_of_0_are_those_of_a_rollout() -> None:
     config = TrainConfig(num_envs=8, batch_size=0, replay_capacity=0, replayed_share=0.0).with_sizes()
     assert (config.batch_size, config.replay_capacity, config.num_fresh) == (8, 8, 8)
-    assert TrainConfig(num_envs=8, replay_capacity=0).with_sizes().replay_capacity == 64
+    assert TrainConfig(num_envs=8, replay_capacity=0).with_sizes().replay_capacity == TrainConfig.batch_size
     assert TrainConfig().with_sizes() == TrainConfig()
 
 

@@ -27,7 +27,7 @@ def parsed(*args: str) -> TrainConfig:
 
 def test_rules_without_settings_of_their_own_have_the_plain_defaults() -> None:
     assert default_config() == TrainConfig() and chosen_settings(TrainConfig()) == ""
-    assert default_config("policy-gradient") == TrainConfig(rule="policy-gradient")
+    assert default_config("grove25") == TrainConfig(rule="grove25")
     assert default_config("my/rule.safetensors") == TrainConfig(rule="my/rule.safetensors")
     assert set(DEFAULTS) <= {entry.name for entry in list_rules()}
 
