@@ -153,7 +153,7 @@ def train(
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
-        if chosen:
+        if chosen and view:
             Console().print(chosen, highlight=False, soft_wrap=True, markup=False)
         stack.callback(close_in_time, loop.evaluation.close, asked_to_stop)
         stopped = loop.run(view)

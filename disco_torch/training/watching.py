@@ -15,6 +15,7 @@ from disco_torch.training.periodic_evaluation import EvaluationPoint, PeriodicEv
 from disco_torch.training.session import RECENT_EPISODES, TrainingSession
 
 ADVICE = "docs/not_learning.md"
+BASELINE = "ppo"
 LEAST_UPDATES = 100
 """Updates before which the entropy of a policy says nothing."""
 
@@ -141,7 +142,8 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         problem = learning_problem(session.first_returns, last, entropy, session.env.num_actions)
         if problem is None:
             return None
-        return f"Not learning? At step {session.counters.steps:,} {problem}; see {ADVICE}."
+        baseline = "" if self.folder.config.rule == BASELINE else f"`--rule {BASELINE}` is the baseline to try, and "
+        return f"Not learning? At step {session.counters.steps:,} {problem}; {baseline}{ADVICE} has more."
 
     def findings(self) -> dict[str, Any]:
         """What the summary says about evaluations and learning. Where nothing was learned, a line says so again."""

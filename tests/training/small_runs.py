@@ -25,6 +25,7 @@ def small_config(runs: Path, **changes: Any) -> TrainConfig:
         "num_envs": 2,
         "rollout_length": 6,
         "batch_size": 4,
+        "updates_per_rollout": 1,
         "replay_capacity": 8,
         "agent": TINY_AGENT,
         "optimizer": AdamConfig(learning_rate=1e-2),

@@ -56,7 +56,7 @@ def test_a_preset_takes_the_place_of_the_settings_of_the_rule() -> None:
 
 
 def test_train_has_the_settings_of_the_rule(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    result = train(rule="ppo", runs=tmp_path, tensorboard=False, view=False, **CATCH, **SMALL)
+    result = train(rule="ppo", runs=tmp_path, tensorboard=False, view=True, **CATCH, **SMALL)
     stored = json.loads((result.folder / "config.json").read_text())
     assert (stored["epochs"], stored["minibatches"], stored["num_envs"]) == (10, 3, 2)
     assert (stored["batch_size"], stored["replay_capacity"], stored["replayed_share"]) == (2, 2, 0.0)
