@@ -68,7 +68,7 @@ def test_train_has_the_settings_of_the_rule(tmp_path: Path, capsys: pytest.Captu
 
 def test_a_configuration_that_is_given_stands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fields = SMALL | {"minibatches": 1, "batch_size": 2}
-    result = train(TrainConfig(**CATCH, **fields), rule="ppo", runs=tmp_path, tensorboard=False, view=False)
+    result = train(TrainConfig(**CATCH, **fields), rule="ppo", runs=tmp_path, tensorboard=False)
     stored = json.loads((result.folder / "config.json").read_text())
     assert (stored["epochs"], stored["replay_capacity"], stored["optimizer"]["eps"]) == (1, 256, 1e-8)
     assert "settings of" not in capsys.readouterr().out
