@@ -14,7 +14,7 @@ from own_environments import Levers, Rooms
 from small_runs import assert_same, last_state
 from torch import Tensor, nn
 
-from disco_torch import ActorCritic, Agent, AgentConfig, PolicyGradient, load_rule, load_run, train
+from disco_torch import ActorCritic, AdamConfig, Agent, AgentConfig, PolicyGradient, load_rule, load_run, train
 from disco_torch.training.folder import RunFolder
 
 
@@ -75,6 +75,7 @@ def test_objects_that_a_run_was_not_given(tiny: dict[str, Any]) -> None:
 
 def test_a_rule(tiny: dict[str, Any]) -> None:
     rule = load_rule("actor-critic")
+    tiny |= {"updates_per_rollout": 2, "optimizer": AdamConfig(learning_rate=1e-2)}  # a name would bring settings of its own
     same = train(env="CartPole-v1", **tiny).folder
     folder = train(env="CartPole-v1", hyper_params={"entropy_cost": 0.01}, **tiny | {"rule": rule}).folder
     assert folder.name == "CartPole-v1-ActorCritic-seed0"
