@@ -31,8 +31,9 @@ from disco_torch.types import (
     Targets,
     UnrollFn,
     UpdateRuleInputs,
+    ValueOuts,
 )
-from disco_torch.values import select_action
+from disco_torch.values import estimate_q_values, expected_q, importance_weights, select_action
 
 H = TypeVar("H")
 
@@ -140,6 +141,24 @@ def taken(rollout: UpdateRuleInputs, name: str) -> Tensor:
     if rollout.taken_out is not None:
         return rollout.taken_out[name]
     return select_action(rollout.agent_out[name][:-1], rollout.actions[:-1])
+
+
+def retrace_estimates(
+    rollout: UpdateRuleInputs, q_values: Tensor, target_q_values: Tensor, discount: float, td_lambda: float
+) -> ValueOuts:
+    """Retrace estimates from the online and the target network's action values, [T+1, B, A], under the online policy."""
+    logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
+    return estimate_q_values(
+        expected_q(logits, q_values),
+        q_values,
+        actions,
+        rollout.rewards,
+        discount * rollout.continues(),
+        importance_weights(logits[:-1], rollout.behaviour_logits()[:-1], actions),
+        rollout.lambdas(td_lambda),
+        target_values=expected_q(logits, target_q_values),
+        target_q_values=target_q_values,
+    )
 
 
 def unrolled(result: Any) -> LearningOutputs:

@@ -16,6 +16,7 @@ from disco_torch.rules.base import (
     check_rule_inputs,
     check_targets,
     resolve_hyper_params,
+    retrace_estimates,
     taken,
     unrolled,
 )
@@ -35,9 +36,6 @@ from disco_torch.types import (
 from disco_torch.values import (
     MovingAverage,
     ValueEncoding,
-    estimate_q_values,
-    expected_q,
-    importance_weights,
     normalize_estimates,
 )
 
@@ -130,25 +128,14 @@ class CMPO(UpdateRule):
         """The improved policy, `pi` [T, B, A] as logits, and Retrace's errors; there is no network in it."""
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(CMPOHyperParams, hyper_params)
-        logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
-        check_outputs(rollout.agent_out, self.outputs(logits.shape[-1]))
+        check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
         slow = unrolled(unroll_fn(meta_state.target_params, rollout.observations, rollout.should_reset_mask_fwd)).outputs
         q_values, slow_q_values = self.encoding.to_scalar(rollout.agent_out["q"]), self.encoding.to_scalar(slow["q"])
-        outs = estimate_q_values(
-            expected_q(logits, q_values),
-            q_values,
-            actions,
-            rollout.rewards,
-            hyper.discount_factor * rollout.continues(),
-            importance_weights(logits[:-1], rollout.behaviour_logits()[:-1], actions),
-            rollout.lambdas(hyper.td_lambda),
-            target_values=expected_q(logits, slow_q_values),
-            target_q_values=slow_q_values,
-        )
+        outs = retrace_estimates(rollout, q_values, slow_q_values, hyper.discount_factor, hyper.td_lambda)
         states = (meta_state.adv_ema_state, meta_state.td_ema_state)
         outs, adv_state, td_state = normalize_estimates(outs, *states, self.average, mean_across_processes)
         assert outs.adv is not None and outs.qv_adv is not None and outs.q_td is not None
-        advantages = advantages_of_all(outs.qv_adv[:-1], outs.adv, actions)  # [T, B, A]
+        advantages = advantages_of_all(outs.qv_adv[:-1], outs.adv, rollout.actions[:-1])  # [T, B, A]
         scaled = self.average.normalize(advantages, adv_state, subtract_mean=False)
         improved = improved_logits(slow["logits"][:-1], scaled, hyper.improvement, hyper.clip)
         share = 1.0 - hyper.target_params_coeff

@@ -18,6 +18,7 @@ from disco_torch.rules.base import (
     check_rule_inputs,
     check_targets,
     resolve_hyper_params,
+    retrace_estimates,
     taken,
     unrolled,
 )
@@ -44,9 +45,6 @@ from disco_torch.types import (
 from disco_torch.values import (
     MovingAverage,
     ValueEncoding,
-    estimate_q_values,
-    expected_q,
-    importance_weights,
     normalize_estimates,
 )
 
@@ -155,21 +153,9 @@ class DiscoUpdateRule(UpdateRule):
         mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[ValueOuts, EmaState, EmaState]:
         """Retrace estimates from the online and the target network's action values, under the online policy."""
-        logits, actions = rollout.agent_out["logits"], rollout.actions[:-1]
         agent = LearningOutputs(rollout.agent_out, summary=rollout.agent_summary)
         q_values, target_q_values = self._q_values(agent), self._q_values(target)  # [T+1, B, A]
-        values, target_values = expected_q(logits, q_values), expected_q(logits, target_q_values)
-        outs = estimate_q_values(
-            values,
-            q_values,
-            actions,
-            rollout.rewards,
-            self.config.value_discount * rollout.continues(),
-            importance_weights(logits[:-1], rollout.behaviour_logits()[:-1], actions),
-            rollout.lambdas(td_lambda),
-            target_values=target_values,
-            target_q_values=target_q_values,
-        )
+        outs = retrace_estimates(rollout, q_values, target_q_values, self.config.value_discount, td_lambda)
         states = (meta_state.adv_ema_state, meta_state.td_ema_state)
         return normalize_estimates(outs, *states, self.average, mean_across_processes)
 
