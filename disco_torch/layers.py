@@ -1,6 +1,7 @@
 """Layers with the arithmetic and the initialisation of the reference's network library (Haiku), as PyTorch modules.
 
-Every map over channels is a `Linear`; convolutions of width 1 are one too. Weights are PyTorch's [out, in].
+Every map over channels is a `Linear`; convolutions of width 1 are one too, wider ones a `Conv2d`. Weights are
+PyTorch's [out, in].
 """
 
 from __future__ import annotations
@@ -15,6 +16,17 @@ from torch import Tensor, nn
 from disco_torch.types import Params, tree_dataclass
 
 
+def draw_weights(layer: Linear | Conv2d, generator: torch.Generator | None = None) -> None:
+    """Fills a layer: weights from a normal of deviation `layer.stddev`, truncated at two of them, and biases of 0."""
+    device = layer.weight.device if generator is None else generator.device
+    assert layer.bias is not None
+    with torch.no_grad():
+        draw = torch.empty(layer.weight.shape, dtype=layer.weight.dtype, device=device)
+        nn.init.trunc_normal_(draw, generator=generator)  # standard normal, cut at +-2
+        layer.weight.copy_(draw * layer.stddev)
+        layer.bias.zero_()
+
+
 class Linear(nn.Linear):
     """y = W x + b, with W from a normal truncated at two standard deviations (1/sqrt(in) unless given) and b = 0."""
 
@@ -23,15 +35,23 @@ class Linear(nn.Linear):
         super().__init__(in_features, out_features)
 
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        device = self.weight.device if generator is None else generator.device
-        with torch.no_grad():
-            draw = torch.empty(self.weight.shape, dtype=self.weight.dtype, device=device)
-            nn.init.trunc_normal_(draw, generator=generator)  # standard normal, cut at +-2
-            self.weight.copy_(draw * self.stddev)
-            self.bias.zero_()
+        draw_weights(self, generator)
 
     def forward(self, input: Tensor) -> Tensor:
         return linear_each([self], input)[0]
+
+
+class Conv2d(nn.Conv2d):
+    """A convolution of [N, C, H, W], with weights as `Linear` draws them: for `in` channels and a kernel of k x k, from a
+    normal of deviation 1/sqrt(in k k), truncated at two of them; b = 0.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, stride: int = 1, padding: int = 0) -> None:
+        self.stddev = 1.0 / math.sqrt(in_channels * kernel_size**2)
+        super().__init__(in_channels, out_channels, kernel_size, stride, padding)
+
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        draw_weights(self, generator)
 
 
 class Affine(NamedTuple):
@@ -263,7 +283,7 @@ def init_params(module: nn.Module, generator: torch.Generator | None = None) -> 
     own = {name: param.detach().clone() for name, param in module.named_parameters()}
     with torch.no_grad():
         for layer in module.modules():
-            if isinstance(layer, Linear):
+            if isinstance(layer, Linear | Conv2d):
                 layer.reset_parameters(generator)
         fresh = {name: param.detach().clone() for name, param in module.named_parameters()}
         for name, param in module.named_parameters():

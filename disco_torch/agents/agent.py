@@ -6,19 +6,18 @@ An `Agent` module holds an architecture and a first set of weights. Learning pas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from disco_torch.agents.action_model import ActionModel, Root
-from disco_torch.agents.core import NoMemory
+from disco_torch.agents.config import CORES, TORSOS, AgentConfig
 from disco_torch.agents.heads import Heads
 from disco_torch.agents.own_torso import OwnTorso
-from disco_torch.agents.torso import MLPTorso
+from disco_torch.agents.torso_choice import choose_torso
 from disco_torch.layers import init_params, linear_each
 from disco_torch.types import (
     AgentOutput,
@@ -31,53 +30,6 @@ from disco_torch.types import (
     tree_leaves,
     tree_map,
 )
-
-TORSOS: dict[str, Callable[[Observations, AgentConfig], Any]] = {
-    "mlp": lambda example, config: MLPTorso(example, config.dense, config.observation_scale),
-}
-"""Makes the torso of a configuration: a module of [T, B, ...] observations with `out_features`."""
-
-CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
-    "none": lambda features, config: NoMemory(features),
-}
-"""Makes the core of a configuration, given the number of features of the torso; see `NoMemory` for what a core is."""
-
-
-@dataclass(frozen=True)
-class AgentConfig:
-    """The parts of the network and their sizes; the defaults are the reference's for Disco103.
-
-    Attributes:
-      dense: Sizes of the torso's layers.
-      lstm_size: Number of hidden units of the action model, which is used if the rule asks for outputs per action.
-      head_mlp_hiddens: Sizes of the hidden layers of each head per action.
-      head_w_init_std: Initial standard deviation of the heads' weights.
-      observation_scale: Factors to multiply the flat observation with, one for all of it or one for each entry.
-      bfloat16: Compute the network's matmuls in bfloat16, on a GPU; parameters, losses and the rule stay in float32.
-      torso: Network that reads the observations; `mlp` flattens them and applies dense layers.
-      core: Memory of the agent; `none` for a feed-forward agent.
-    """
-
-    dense: Sequence[int] = (512, 512)
-    lstm_size: int = 128
-    head_mlp_hiddens: Sequence[int] = (128,)
-    head_w_init_std: float | None = 1e-2
-    observation_scale: Sequence[float] = ()
-    bfloat16: bool = field(default=False, metadata={"later": True})
-    torso: Literal["mlp"] = field(default="mlp", metadata={"later": True})
-    core: Literal["none"] = field(default="none", metadata={"later": True})
-
-    def __post_init__(self) -> None:
-        if not self.dense:
-            raise ValueError("`dense` must name at least one layer, got none.")
-        for name in ("dense", "head_mlp_hiddens"):
-            if any(size < 1 for size in getattr(self, name)):
-                raise ValueError(f"`{name}` must hold sizes of at least 1, got {list(getattr(self, name))}.")
-        for name, parts in (("torso", TORSOS), ("core", CORES)):
-            if getattr(self, name) not in parts:
-                raise ValueError(f"`{name}` must be one of {sorted(parts)}, got {getattr(self, name)!r}.")
-        if self.lstm_size < 1:
-            raise ValueError(f"`lstm_size` must be at least 1, got {self.lstm_size}.")
 
 
 def sample_actions(logits: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -94,13 +46,13 @@ def actions_from(logits: Tensor, uniforms: Tensor) -> Tensor:
 
 
 class Agent(nn.Module):
-    """Feed-forward agent for any tree of observations and `num_actions` discrete actions.
+    """An agent for any tree of observations and `num_actions` discrete actions.
 
     Args:
       example: one observation without leading dimensions (its content does not matter).
       num_actions: how many there are.
       outputs: what the rule asks for, `rule.outputs(num_actions)`.
-      config: sizes.
+      config: parts and sizes; a torso of `auto` is chosen by `choose_torso`.
       torso: a module `f(observations) -> [T, B, F]` in place of the configuration's; see `OwnTorso`.
     """
 
@@ -121,7 +73,8 @@ class Agent(nn.Module):
                 f"`num_actions` must be that of the outputs, {outputs.flat['logits']}, got {num_actions}; "
                 "use `rule.outputs(num_actions)`."
             )
-        self.config = config = config or AgentConfig()
+        config = config or AgentConfig()
+        self.config = config = choose_torso(config, example) if torso is None else config
         self.num_actions = num_actions
         self.outputs = outputs
         self.observation_shapes = [tuple(leaf.shape) for leaf in tree_leaves(example)]

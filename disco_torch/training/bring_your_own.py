@@ -269,7 +269,7 @@ def warn_about_images(config: TrainConfig, objects: RunObjects, example: Observa
             warnings.warn(
                 f"observations are images of {list(leaf.shape)} bytes, and the torso `mlp` reads them as {leaf.numel():,} "
                 f"separate numbers, with {leaf.numel() * width:,} weights in its first layer; the replay takes "
-                f"{replay_bytes / 2**20:.0f} MiB. Pass a convolutional torso as `agent` (docs/your_own.md), and lower "
+                f"{replay_bytes / 2**20:.0f} MiB. Set the `torso` of `agent` to `auto`, for convolutions, and lower "
                 "`replay_capacity` if memory is short.",
                 stacklevel=3,
             )

@@ -23,8 +23,8 @@ from disco_torch.training.minibatches import check_gradient_steps
 Setting = bool | int | float | str
 
 
-SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,))
-"""An agent for environments whose observation is a few hundred numbers."""
+SMALL_AGENT = AgentConfig(dense=(128, 128), lstm_size=64, head_mlp_hiddens=(64,), torso="auto")
+"""A small agent; its torso is chosen from the observations."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from rich.console import Console
 from torch import nn
 
-from disco_torch.agents import AgentConfig
+from disco_torch.agents import AgentConfig, describe_torso
 from disco_torch.analysis import plot_curves
 from disco_torch.envs import EnvironmentFailure, EnvSource, Wrapper
 from disco_torch.rules import UpdateRule
@@ -122,7 +122,7 @@ def train(
     """
     with ExitStack() as stack:
         content: dict[str, Any] = {}
-        chosen = ""
+        chosen: list[str] = []
         asked_to_stop: Callable[[], bool] = bool  # nobody, until the loop begins
         if resume is not None:
             folder = RunFolder.open(Path(resume))
@@ -138,13 +138,15 @@ def train(
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             settings = checked_config(settings)
             check_num_envs(settings, fields)
-            chosen, settings = chosen_settings(settings), _resolved(settings)
+            chosen, settings = [chosen_settings(settings)], _resolved(settings)
         objects.check_evaluation(settings)
         configure_process(resolve_device(settings.device))
         session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
         stack.callback(lambda: close_in_time(lambda: objects.close(session.env), asked_to_stop))
         if resume is None:
-            session.config = settings = describe_env(settings, session.env)
+            if settings.agent.torso == "auto":
+                chosen.append(describe_torso(session.agent.config, session.agent.torso))
+            session.config = settings = describe_env(session.config, session.env)
             warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
             folder = RunFolder.create(settings)
             stack.enter_context(run_lock(folder.path))
@@ -153,8 +155,8 @@ def train(
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
         loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
-        if chosen and view:
-            Console().print(chosen, highlight=False, soft_wrap=True, markup=False)
+        for line in filter(None, chosen if view else []):
+            Console().print(line, highlight=False, soft_wrap=True, markup=False)
         stack.callback(close_in_time, loop.evaluation.close, asked_to_stop)
         stopped = loop.run(view)
     best = loop.best["eval_return"] if loop.best is not None else math.nan

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from disco_torch.agents import choose_torso
 from disco_torch.data import (
     ActorState,
     Collector,
@@ -89,6 +90,9 @@ class TrainingSession:
             )
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
         num_actions, example = self.env.num_actions, self.env.observation_example
+        if objects.agent is None:
+            chosen = choose_torso(config.agent, example, self.env.observation_kinds)
+            self.config = config = dataclasses.replace(config, agent=chosen)
         self.agent = objects.make_agent(config, example, num_actions, self.rule.outputs(num_actions)).to(self.device)
         gradient_steps = config.epochs, config.minibatches, config.max_gradient_norm
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params, *gradient_steps)

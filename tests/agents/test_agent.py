@@ -322,7 +322,10 @@ def test_function_gradients_are_those_of_autograd() -> None:
         (lambda: AgentConfig(dense=(8, 0)), r"`dense` must hold sizes of at least 1, got \[8, 0\]"),
         (lambda: AgentConfig(head_mlp_hiddens=(-1,)), r"`head_mlp_hiddens` must hold sizes of at least 1, got \[-1\]"),
         (lambda: AgentConfig(lstm_size=0), r"`lstm_size` must be at least 1, got 0"),
-        (lambda: AgentConfig(torso="conv"), r"`torso` must be one of \['mlp'\], got 'conv'"),
+        (
+            lambda: AgentConfig(torso="conv"),
+            r"`torso` must be one of \['auto', 'mlp', 'board', 'impala', 'nature'\], got 'conv'",
+        ),
         (lambda: AgentConfig(core="lstm"), r"`core` must be one of \['none'\], got 'lstm'"),
         (lambda: make_agent(torch.zeros(0)), r"`example` must hold at least one number, got an observation of none"),
         (
