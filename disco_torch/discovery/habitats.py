@@ -113,6 +113,7 @@ class Habitats:
         ]
         self.num_actions = max(habitat.env.num_actions for habitat in self.all)
         self.observation_size = max(habitat.env.observation_example.numel() for habitat in self.all)
+        self.observation_shape = self._shape_for(config.agent.torso)
         self.truncates = any(habitat.env.truncates for habitat in self.all)
         self.ids: list[int] = []
         """Places in the group of the agents that this process has."""
@@ -121,6 +122,16 @@ class Habitats:
             self.ids += [self.total + i for i in habitat.mine]
             self.total += habitat.config.agents
         self.habitats = [habitat for habitat in self.all if habitat.mine]
+
+    def _shape_for(self, torso: str) -> tuple[int, ...]:
+        """The shape in which agents see observations: their own for convolutions, else flat."""
+        shapes = {tuple(habitat.env.observation_example.shape) for habitat in self.all}
+        if torso not in ("mlp", "auto") and len(shapes) > 1:
+            raise ValueError(
+                f"`torso` of a group must be 'mlp' where its environments have observations of several shapes, "
+                f"{sorted(shapes)}, got {torso!r}; put each shape into a group of its own."
+            )
+        return (self.observation_size,) if torso == "mlp" or len(shapes) > 1 else shapes.pop()
 
     @property
     def num_agents(self) -> int:
@@ -160,12 +171,13 @@ class Habitats:
         return torch.tensor([kind not in ("unit", "image") for kind in kinds], dtype=torch.float64, device=self.device)
 
     def observations(self, steps: list[EnvStep]) -> Tensor:
-        """What all agents act on, flat and padded with zeros, [P, B, size]."""
+        """What all agents act on, [P, B, ...]: flat and padded with zeros, or in its own shape."""
         return self._padded([step.observations for step in steps])
 
     def _padded(self, observations: list[Tensor]) -> Tensor:
         flat = [x.flatten(1) for x in observations]
-        return self.join([torch.nn.functional.pad(x, (0, self.observation_size - x.shape[1])) for x in flat])
+        padded = self.join([torch.nn.functional.pad(x, (0, self.observation_size - x.shape[1])) for x in flat])
+        return padded.unflatten(2, self.observation_shape) if len(self.observation_shape) > 1 else padded
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """From [agents * B, ...] of each habitat to [P, B, ...]."""

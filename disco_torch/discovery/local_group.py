@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from disco_torch.agents import Agent
+from disco_torch.agents import Agent, choose_torso
 from disco_torch.data import InputStats, empty_replay, forget_agents
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, is_finite
@@ -51,9 +51,10 @@ class LocalGroup:
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self.habitats = Habitats(self.own, config.num_parallel_envs, device, dtype, rank, size, executed=executed)
         self.inputs = population_inputs(config.inputs, self.habitats, rule.config.value_discount)
-        example = torch.zeros(self.habitats.observation_size)
+        example = torch.zeros(self.habitats.observation_shape)
         A = self.habitats.num_actions
-        self.agent = Agent(example, A, rule.outputs(A), self.own.agent).to(device, dtype)
+        network = choose_torso(self.own.agent, example, self.habitats.all[0].env.observation_kinds)
+        self.agent = Agent(example, A, rule.outputs(A), network).to(device, dtype)
         self.value_function = ValueFunction(example, config.value_function)
         self.value_function.net.to(device, dtype)
         learner = Learner(self.agent, rule, config.agent_optimizer, config.hyper_params or None)
@@ -144,7 +145,7 @@ class LocalGroup:
     def _first_inputs(self) -> InputStats | None:
         if self.inputs is None:
             return None
-        return self.inputs.init(self.habitats.observation_size, self.config.num_parallel_envs)
+        return self.inputs.init(self.habitats.observation_shape, self.config.num_parallel_envs)
 
     def _birth(self, agent: int) -> tuple[LearnerState, ValueFunctionState, int, Any]:
         """A new life, from numbers that depend on the agent and on which of its lives it is, not on the process.
@@ -206,7 +207,7 @@ class LocalGroup:
         """Zeros in the shapes of a rollout to learn from, [P, rows, batch, ...]."""
         rows = (self.num_agents, self.config.rollout_length, batch)
         numbers = torch.zeros(rows, dtype=self.rates.dtype, device=self.device)
-        observations = torch.zeros(*rows, self.habitats.observation_size, device=self.device)
+        observations = torch.zeros(*rows, *self.habitats.observation_shape, device=self.device)
         logits = torch.zeros(*rows, self.habitats.num_actions, dtype=self.rates.dtype, device=self.device)
         truncations = numbers.bool() if self.habitats.truncates else None
         executed = numbers.bool() if self.config.first_steps else None

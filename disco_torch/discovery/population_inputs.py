@@ -27,9 +27,9 @@ class PopulationInputs:
     normalizer: InputNormalizer
     counted: Tensor
 
-    def init(self, observation_size: int, num_envs: int) -> InputStats:
+    def init(self, observation_shape: tuple[int, ...], num_envs: int) -> InputStats:
         """Statistics of nothing, of all agents."""
-        example = torch.zeros(observation_size, device=self.counted.device)
+        example = torch.zeros(observation_shape, device=self.counted.device)
         return stack_stats(self.normalizer.init(example, num_envs), len(self.counted))
 
     def update(self, stats: InputStats, rollout: Rollout) -> InputStats:
@@ -41,7 +41,7 @@ class PopulationInputs:
         return vmap(self.normalizer.snapshot)(stats) if self.normalizer.has_statistics else InputSnapshot({}, {})
 
     def observations(self, snapshot: InputSnapshot, observations: Tensor) -> Tensor:
-        """What the agents see, [P, B, size]."""
+        """What the agents see, [P, B, ...]."""
         if not self.normalizer.normalized_leaves:
             return observations
         return vmap(self.normalizer.normalize_observations)(snapshot, observations)
