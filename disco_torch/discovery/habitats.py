@@ -202,14 +202,15 @@ class Habitats:
         logits, memory = self._policies(agent, params, seen, state)
         actions = actions_from(logits, uniforms)
         row = self._row(state.steps, observations, actions, logits)
-        env_states, steps, first = [], [], 0
+        env_states, steps, logged, first = [], [], [], 0
         for habitat, env_state, numbers in zip(self.habitats, state.env_states, env_uniforms, strict=True):
             own = actions[first : first + habitat.num_agents].flatten() % habitat.env.num_actions
             env_state, step = habitat.env.step_with(env_state, own, numbers)
             env_states.append(env_state)
             steps.append(step)
+            logged.append(habitat.env.logged_rewards(env_state, step))
             first += habitat.num_agents
-        rewards = self.join([step.rewards for step in steps]).to(self.dtype)
+        rewards = self.join(logged).to(self.dtype)
         ends = self.join([step.episode_ends for step in steps])
         returns = state.returns + rewards
         ended = torch.where(ends, returns, 0.0).sum(1).to(self.dtype)

@@ -44,6 +44,10 @@ class PureEnvironment(Environment):
     def step_with(self, state: State, actions: Tensor, uniforms: Tensor) -> tuple[State, EnvStep]:
         """One step from uniform numbers, [B, step_draws + episode_draws]; after an end the next episode begins at once."""
 
+    def logged_rewards(self, state: State, step: EnvStep) -> Tensor:
+        """The rewards of a step, [B], as returns are logged: in a scale in which levels can be compared."""
+        return step.rewards
+
     def reset(self, generator: torch.Generator) -> tuple[State, EnvStep]:
         return self.start(self._level_uniforms(generator), self._uniforms(generator, self.episode_draws))
 

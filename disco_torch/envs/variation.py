@@ -93,6 +93,10 @@ class Varied(PureEnvironment):
         inner, step = self.env.step_with(state.inner, actions, uniforms)
         return VariedState(state.variation, inner), self._shown(state.variation, step)
 
+    def logged_rewards(self, state: VariedState, step: EnvStep) -> Tensor:
+        """The rewards without their variation."""
+        return step.rewards / state.variation.reward_scale
+
     def draw_variation(self, uniforms: Tensor) -> Variation:
         actions, order, rotation, spread, shift, u = uniforms.split([*self._draws], dim=1)
         rotated, scale, has_spread, has_shift, reward_scale = u.unbind(1)

@@ -22,6 +22,7 @@ def test_a_variation_is_the_same_game_in_other_scales_and_orders(name):
     for _ in range(30):
         assert equal(state.inner, inner)
         assert torch.equal(row.rewards, state.variation.reward_scale * expected.rewards)
+        torch.testing.assert_close(env.logged_rewards(state, row), expected.rewards)
         for field in ("discounts", "truncations", "is_first", "episode_ends"):
             assert torch.equal(getattr(row, field), getattr(expected, field))
         assert row.observations.shape == expected.observations.shape and row.observations.dtype == torch.float32
