@@ -23,6 +23,7 @@ from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_in
 from disco_torch.envs.make import EnvSource, make_env
 from disco_torch.envs.maze import Maze
 from disco_torch.envs.pure import PureEnvironment
+from disco_torch.envs.recall import Recall
 from disco_torch.envs.registered import (
     find_named,
     import_modules,
@@ -68,6 +69,7 @@ __all__ = [
     "Maze",
     "ObservationKind",
     "PureEnvironment",
+    "Recall",
     "SpaceConfig",
     "Split",
     "Swing",
