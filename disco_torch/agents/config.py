@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 from disco_torch.agents.conv_torso import ConvTorso
 from disco_torch.agents.convolutions import NETWORKS
-from disco_torch.agents.core import NoMemory
+from disco_torch.agents.core import LSTMCore, NoMemory
 from disco_torch.agents.torso import MLPTorso
+from disco_torch.checks import check_least
 from disco_torch.types import Observations
 
 CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
     "none": lambda features, config: NoMemory(features),
+    "lstm": lambda features, config: LSTMCore(features, config.core_size),
 }
 """Makes the core of a configuration, given the number of features of the torso; see `NoMemory` for what a core is."""
 
@@ -44,7 +46,8 @@ class AgentConfig:
       torso: Network that reads the observations: `mlp` flattens them and applies dense layers; `board` is a 3x3 convolution
         before them, `impala` IMPALA's residual network, `nature` the network of the Nature DQN; `auto` chooses from the
         observations, see `choose_torso`.
-      core: Memory of the agent; `none` for a feed-forward agent.
+      core: Memory of the agent: `lstm`, or `none` for a feed-forward agent.
+      core_size: Number of hidden units of the core.
       channels: Channels of each convolution of `board` and `nature`, or of each section of `impala`; by default (16),
         (32, 64, 64) and (16, 32, 32).
       channel_axis: Where the channels of boards and images are: before the sides (`first`) or after them (`last`); `auto`
@@ -58,7 +61,8 @@ class AgentConfig:
     observation_scale: Sequence[float] = ()
     bfloat16: bool = field(default=False, metadata={"later": True})
     torso: Literal["auto", "mlp", "board", "impala", "nature"] = field(default="mlp", metadata={"later": True})
-    core: Literal["none"] = field(default="none", metadata={"later": True})
+    core: Literal["none", "lstm"] = field(default="none", metadata={"later": True})
+    core_size: int = field(default=128, metadata={"later": True})
     channels: Sequence[int] = field(default=(), metadata={"later": True})
     channel_axis: Literal["auto", "first", "last"] = field(default="auto", metadata={"later": True})
 
@@ -72,8 +76,8 @@ class AgentConfig:
         for name, names in known.items():
             if getattr(self, name) not in names:
                 raise ValueError(f"`{name}` must be one of {names}, got {getattr(self, name)!r}.")
-        if self.lstm_size < 1:
-            raise ValueError(f"`lstm_size` must be at least 1, got {self.lstm_size}.")
+        for name in ("lstm_size", "core_size"):
+            check_least(name, getattr(self, name), 1)
         self._check_torso()
 
     def _check_torso(self) -> None:

@@ -326,7 +326,6 @@ def test_function_gradients_are_those_of_autograd() -> None:
             lambda: AgentConfig(torso="conv"),
             r"`torso` must be one of \['auto', 'mlp', 'board', 'impala', 'nature'\], got 'conv'",
         ),
-        (lambda: AgentConfig(core="lstm"), r"`core` must be one of \['none'\], got 'lstm'"),
         (lambda: make_agent(torch.zeros(0)), r"`example` must hold at least one number, got an observation of none"),
         (
             lambda: make_agent(config=AgentConfig(observation_scale=(1.0, 2.0))),
