@@ -41,6 +41,10 @@ One-step episodes, where each row closes one episode and begins the next:
 
 A row that a time limit cut never counts: the action was executed on the next episode's first observation, which it does
 not hold.
+
+An agent with memory reads the rows of a rollout from its `first_state` on, and its memory is reset before each row that
+begins an episode. Behind a cut it has not read the first observation, s'0 above: until the next end, no step counts for such
+an agent. Nor do the first steps of a trajectory, as many as `burn_in` says.
 """
 
 from __future__ import annotations
@@ -101,9 +105,9 @@ def _steps_into_cuts(rollout: Rollout) -> Tensor | None:
 
 
 def rule_inputs(
-    rollout: Rollout, agent_out: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None
+    rollout: Rollout, agent_out: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None, burn_in: int = 0
 ) -> UpdateRuleInputs:
-    """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each."""
+    """What a rule sees of a rollout under an agent's outputs, [T+1, B, ...] each; for `burn_in` see `loss_mask`."""
     steps = steps_of(rollout)
     learning = agent_out if isinstance(agent_out, LearningOutputs) else LearningOutputs(agent_out)
     return UpdateRuleInputs(
@@ -118,7 +122,7 @@ def rule_inputs(
         resets=memory_resets(rollout),
         taken_out=learning.taken,
         agent_summary=learning.summary,
-        loss_mask=loss_mask(rollout),
+        loss_mask=loss_mask(rollout, burn_in),
     )
 
 
@@ -141,16 +145,50 @@ def executed_rows(step: EnvStep) -> Tensor:
     return ~shows_last
 
 
-def loss_mask(rollout: Rollout) -> Tensor:
+def misses_first_row(rollout: Rollout) -> Tensor | None:
+    """[T+1, B] bool: rows whose memory has not read the first observation of their episode; None where there are none.
+
+    Those from a cut to the next row with a discount of 0, which shows a first observation.
+    """
+    if rollout.first_state is None or rollout.truncations is None:
+        return None
+    rows = torch.arange(rollout.rewards.shape[0], device=rollout.rewards.device).unsqueeze(-1)  # [T+1, 1]
+    last_cut, last_end = (
+        torch.where(marks, rows, -1).cummax(0).values for marks in (rollout.truncations, rollout.discounts == 0)
+    )
+    return last_cut > last_end
+
+
+def check_burn_in(burn_in: int, rows: int) -> None:
+    """Raises unless `burn_in` leaves a step of a trajectory of so many rows to learn from."""
+    if not 0 <= burn_in < rows - 1:
+        raise ValueError(
+            f"`burn_in` must be 0 to {rows - 2} for trajectories of {rows} rows, so that a step counts in the loss, got "
+            f"{burn_in}; use longer rollouts."
+        )
+
+
+def loss_mask(rollout: Rollout, burn_in: int = 0) -> Tensor:
     """[T, B]: 1 for the steps that the loss is averaged over, in the dtype of the rewards.
 
     Those of the rows that are `executed`, where a rollout says so; else those that the reference counts.
+
+    Args:
+      rollout: [T+1, B] rows.
+      burn_in: number of first steps that are left out and only warm up the agent's memory.
     """
     if rollout.executed is not None:
-        return rollout.executed[:-1].to(rollout.rewards.dtype)
-    counts = rollout.discounts[:-1] > 0
-    if rollout.truncations is not None:
-        counts = counts & ~rollout.truncations[:-1]
+        counts = rollout.executed[:-1]
+    else:
+        counts = rollout.discounts[:-1] > 0
+        if rollout.truncations is not None:
+            counts = counts & ~rollout.truncations[:-1]
+    misses = misses_first_row(rollout)
+    if misses is not None:
+        counts = counts & ~misses[:-1]
+    if burn_in:
+        check_burn_in(burn_in, rollout.rewards.shape[0])
+        counts = torch.cat([torch.zeros_like(counts[:burn_in]), counts[burn_in:]])
     return counts.to(rollout.rewards.dtype)
 
 
@@ -161,12 +199,17 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def executed_mean(x: Tensor, rollout: Rollout) -> Tensor:
-    """The mean of [T, B] over the steps that were executed: all but those out of the last row of a cut episode."""
-    if rollout.executed is not None:
-        return masked_mean(x, rollout.executed[:-1].to(x.dtype))
-    if rollout.truncations is None:
-        return x.mean()
-    return masked_mean(x, (~rollout.truncations[:-1]).to(x.dtype))
+    """The mean of [T, B] over the steps that were executed: all but those out of the last row of a cut episode.
+
+    For an agent with memory all steps behind a cut are left out, see `misses_first_row`.
+    """
+    misses, counts = misses_first_row(rollout), rollout.executed
+    if counts is None:
+        if rollout.truncations is None:
+            return x.mean()
+        counts = ~rollout.truncations
+    counts = counts if misses is None else counts & ~misses
+    return masked_mean(x, counts[:-1].to(x.dtype))
 
 
 def check_rollout(rollout: Rollout) -> None:

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
-from disco_torch.data import memory_resets, rule_inputs
+from disco_torch.data import memory_resets
 from disco_torch.discovery.meta_gradient import MetaGradient
 from disco_torch.discovery.meta_loss import MetaLossWeights, meta_logs, target_regularizer, validation_loss
 from disco_torch.optim import adam_backward, adam_gains
@@ -158,7 +158,7 @@ class MixedModeMetaGradient:
 
     def _targets(self, rule_params: Params, params: Params, meta_state: Any, rollout: Rollout) -> tuple[Targets, Any]:
         agent_out, _ = self.learner.agent.unroll(params, rollout.observations, memory_resets(rollout), rollout.first_state)
-        return self.learner.targets(params, meta_state, rollout, rule_inputs(rollout, agent_out), rule_params)
+        return self.learner.targets(params, meta_state, rollout, self.learner.inputs(rollout, agent_out), rule_params)
 
     def _backward_step(
         self,

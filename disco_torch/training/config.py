@@ -15,6 +15,7 @@ import tyro
 from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between, check_least
 from disco_torch.data import InputConfig
+from disco_torch.data.alignment import check_burn_in
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
@@ -94,6 +95,10 @@ class TrainConfig:
     """Number of trajectories to keep for replay; 0 for as many as a batch has."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
+    burn_in: int = field(default=0, metadata={"later": True})
+    """Number of first steps of each trajectory that only warm up the memory, for agents that have one. They are left out of
+    the loss, while gradients of the later ones still flow back through the memory there. A trajectory begins with the memory
+    of the policy that acted, which is an older one than the policy that learns."""
 
     inputs: InputConfig = field(
         default_factory=lambda: InputConfig(observations="auto", rewards="normalized"),
@@ -155,6 +160,7 @@ class TrainConfig:
         if target is not None and not (isinstance(target, Real) and math.isfinite(target)):
             raise ValueError(f"`target_return` must be finite, got {target!r}; leave it out for none.")
         check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
+        check_burn_in(self.burn_in, self.rollout_length)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
         if 0 < self.replay_capacity < self.num_envs:

@@ -27,6 +27,15 @@ def check_gradient_steps(epochs: int, minibatches: int, max_gradient_norm: float
         )
 
 
+def check_no_memory(memory: Any, epochs: int, minibatches: int) -> None:
+    """Raises where the agent has a memory, a tree or None, and an update is several gradient steps."""
+    if memory is not None and epochs * minibatches > 1:
+        raise ValueError(
+            f"`epochs` and `minibatches` must be 1 for an agent with memory, got {epochs} and {minibatches}; steps in "
+            "random order have no memory of the ones before. Set both to 1, or the agent's `core` to 'none'."
+        )
+
+
 @tree_dataclass
 class StepTable:
     """What the losses of `N` steps need, each leaf [N, 1, ...] or, for the rows before and after a step, [N, 2, ...].

@@ -14,12 +14,14 @@ import torch
 from torch import Tensor
 from torch.func import grad
 
+from disco_torch.checks import check_least
 from disco_torch.data import check_rollout, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, clip_by_norm, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
 from disco_torch.training.minibatches import (
     StepTable,
     check_gradient_steps,
+    check_no_memory,
     draw_orders,
     inputs_of,
     minibatches_of,
@@ -89,6 +91,8 @@ class Learner:
       epochs: times that an update goes through the steps of its batch, with the same targets.
       minibatches: parts that these steps are divided into at random in each epoch, with a gradient step on each.
       max_gradient_norm: bound on the norm of the gradient, which is scaled down to it; 0 for none.
+      burn_in: first steps of each trajectory that only warm up the agent's memory and are left out of the loss. Gradients
+        still flow through the memory there, from the steps that count.
     """
 
     agent: LearningAgent
@@ -98,9 +102,11 @@ class Learner:
     epochs: int = 1
     minibatches: int = 1
     max_gradient_norm: float = 0.0
+    burn_in: int = 0
 
     def __post_init__(self) -> None:
         check_gradient_steps(self.epochs, self.minibatches, self.max_gradient_norm)
+        check_least("burn_in", self.burn_in, 0)
 
     @property
     def in_one_step(self) -> bool:
@@ -148,7 +154,7 @@ class Learner:
         summarizer = self.rule.summarizer()
         with torch.enable_grad():
             learning = self.agent.learning_outputs(params, rollout, resets, summarizer)
-            inputs = rule_inputs(rollout, learning, value_out)
+            inputs = self.inputs(rollout, learning, value_out)
             with torch.no_grad():  # the targets are constants of the agent's gradient
                 targets, meta_state = self.targets(
                     state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
@@ -170,15 +176,11 @@ class Learner:
     ) -> tuple[LearnerState, StepTable]:
         """The first half of an update with minibatches: the rule's next state, and all steps with their targets."""
         check_rollout(rollout)
-        if rollout.first_state is not None:
-            raise ValueError(
-                "`epochs` and `minibatches` must be 1 for an agent with memory, got a rollout with a `first_state`; steps "
-                "in random order have no memory of the ones before."
-            )
+        check_no_memory(rollout.first_state, self.epochs, self.minibatches)
         summarizer = self.rule.summarizer()
         with torch.no_grad():
             learning = self.agent.learning_outputs(state.params, rollout, memory_resets(rollout), summarizer)
-            inputs = rule_inputs(rollout, learning, value_out)
+            inputs = self.inputs(rollout, learning, value_out)
             targets, meta_state = self.targets(
                 state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
             )
@@ -241,7 +243,7 @@ class Learner:
         """
         check_rollout(rollout)
         agent_out, _ = self.agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
-        inputs = rule_inputs(rollout, LearningOutputs(agent_out))
+        inputs = self.inputs(rollout, agent_out)
         targets, meta_state = self.targets(
             state.params, state.meta_state, rollout, inputs, rule_params, mean_across_processes
         )
@@ -254,7 +256,13 @@ class Learner:
     def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
         """The loss as a function of the agent's parameters, given targets; outputs per action at the taken actions alone."""
         outputs = self.agent.taken_outputs(params, rollout, memory_resets(rollout))
-        return self.loss(rule_inputs(rollout, outputs), targets, backprop=True)
+        return self.loss(self.inputs(rollout, outputs), targets, backprop=True)
+
+    def inputs(
+        self, rollout: Rollout, outputs: AgentOutput | LearningOutputs, value_out: ValueOuts | None = None
+    ) -> UpdateRuleInputs:
+        """What the rule and the losses see of a rollout."""
+        return rule_inputs(rollout, outputs, value_out, self.burn_in)
 
     def targets(
         self,

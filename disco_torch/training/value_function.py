@@ -5,6 +5,7 @@ The values that a discovered rule learns from are its own: see `rules.disco.Disc
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -130,6 +131,7 @@ class ValueFunction:
         The loss fits the network's raw output, in the transformed space, to itself plus the normalised TD error.
         """
         check_rollout(rollout)
+        rollout = dataclasses.replace(rollout, first_state=None)  # of the agent; a value function has no memory
         # detached: the value function learns beside the agent, it passes no gradient on to it.
         logits = logits.detach()
 

@@ -213,9 +213,7 @@ def test_mistakes(make_rollout: MakeRollout) -> None:
     learner = make_learner(PPO(), minibatches=19)
     with pytest.raises(ValueError, match=r"`minibatches` must be at most the number of steps of a batch, 18, got 19; use l"):
         learner.update(start(learner), make_rollout())
-    with pytest.raises(
-        ValueError, match=r"`epochs` and `minibatches` must be 1 for an agent with memory, got a rollout wit"
-    ):
+    with pytest.raises(ValueError, match=r"`epochs` and `minibatches` must be 1 for an agent with memory, got 1 and 19; st"):
         learner.update(start(learner), dataclasses.replace(make_rollout(), first_state=torch.zeros(3, 1)))
     with pytest.raises(ValueError, match=r"`epochs` must be at least 1, got 0"):
         make_learner(PPO(), epochs=0)
