@@ -13,7 +13,7 @@ from torch import Tensor
 
 from disco_torch.agents import sample_actions
 from disco_torch.data.acting import act, stack_rows
-from disco_torch.types import Rollout, tree_map
+from disco_torch.types import Rollout, tree_items, tree_map
 
 StepFn = Callable[[Any], tuple[Any, Any, Any]]
 """`step_fn(actions) -> (observations, rewards, dones)`, arrays or tensors of [B, ...]."""
@@ -50,7 +50,8 @@ def collect_rollout(
       generator: the source of randomness, on that device.
 
     Returns:
-      A rollout of `rollout_len + 1` rows, and the observations and the memory to continue from.
+      A rollout of `rollout_len + 1` rows, with the memory before the first of them, and the observations and the memory to
+      continue from.
     """
     device = next(agent.parameters()).device if device is None else torch.device(device)
     as_numpy = not isinstance(obs, Tensor)
@@ -76,7 +77,8 @@ def collect_rollout(
         seen = after
         rows.append(row)
     last, _ = row_at(seen)  # only bootstraps: nothing is executed on it
-    return stack_rows([*rows, last]), seen.given, seen.memory
+    rollout = dataclasses.replace(stack_rows([*rows, last]), first_state=lstm_state if tree_items(lstm_state) else None)
+    return rollout, seen.given, seen.memory
 
 
 @dataclass(frozen=True)

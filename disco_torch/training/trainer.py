@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,14 @@ from disco_torch.weights import load_disco103_weights
 
 
 class ModuleAgent:
-    """Any module with `forward(observations, should_reset) -> outputs`, as learning needs it."""
+    """Any module with `forward(observations, should_reset) -> outputs`, as learning needs it.
+
+    One whose `forward` has a third parameter, `lstm_state`, is given the memory before the first row.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.takes_memory = "lstm_state" in inspect.signature(module.forward).parameters
 
     def init(self, generator: torch.Generator | None = None) -> Params:
         """The parameters that are to be learned; frozen ones stay in the module."""
@@ -34,7 +40,8 @@ class ModuleAgent:
     def unroll(
         self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
     ) -> tuple[AgentOutput, Any]:
-        out = functional_call(self.module, params, (observations, should_reset))
+        memory = {"lstm_state": state} if self.takes_memory else {}
+        out = functional_call(self.module, params, (observations, should_reset), memory)
         return (out[0] if isinstance(out, tuple) else out), state
 
     def summarized_outputs(
@@ -46,12 +53,12 @@ class ModuleAgent:
         summarizer: Summarizer | None,
     ) -> LearningOutputs:
         """All outputs: a module computes those of all actions at once, and the rule summarises them."""
-        return LearningOutputs(self.unroll(params, observations, should_reset)[0])
+        return LearningOutputs(self.unroll(params, observations, should_reset, state)[0])
 
     def learning_outputs(
         self, params: Params, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None = None
     ) -> LearningOutputs:
-        return self.summarized_outputs(params, rollout.observations, should_reset, None, summarizer)
+        return self.summarized_outputs(params, rollout.observations, should_reset, rollout.first_state, summarizer)
 
     def taken_outputs(self, params: Params, rollout: Rollout, should_reset: Tensor) -> LearningOutputs:
         return self.learning_outputs(params, rollout, should_reset)
@@ -63,8 +70,9 @@ class DiscoTrainer:
     Args:
       agent: a module with `forward(observations [T, B, ...], should_reset [T, B])` returning a dict of `logits` [T, B, A],
         `y` [T, B, Y], `z` [T, B, A, Y], `q` [T, B, A, V] and `aux_pi` [T, B, A, A]; `forward_step(observations [B, ...],
-        lstm_state)` returning outputs and memory; and `init_lstm_state(batch_size, device)`. Its parameters are changed in
-        place.
+        lstm_state)` returning outputs and memory; and `init_lstm_state(batch_size, device)`. A recurrent one takes the
+        memory before the first row, too: `forward(observations, should_reset, lstm_state)`; without that parameter it learns
+        from trajectories that all begin with an empty memory. Its parameters are changed in place.
       device: to learn on; the agent's unless given.
       lr: learning rate.
       hyper_params: changes to `DiscoHyperParams`.
@@ -107,7 +115,9 @@ class DiscoTrainer:
             load_disco103_weights(rule, weights_path)
         self.rule = rule.to(self.device)
         hyper = resolve_hyper_params(self.rule.hyper_params_type, hyper_params)
-        self.learner = Learner(ModuleAgent(self.agent), self.rule, AdamConfig(learning_rate=lr), hyper)
+        own = ModuleAgent(self.agent)
+        self.learner = Learner(own, self.rule, AdamConfig(learning_rate=lr), hyper)
+        self._takes_memory = own.takes_memory
         self.state = self.learner.init()
         self.batch_size, self.replay_ratio, self.replay_capacity = batch_size, replay_ratio, replay_capacity
         self.replay: Replay | None = None
@@ -122,6 +132,8 @@ class DiscoTrainer:
           a batch there is none, and `total_loss` is NaN.
         """
         check_rollout(rollout)
+        if not self._takes_memory:
+            rollout = dataclasses.replace(rollout, first_state=None)
         replay = self._replay_for(rollout)
         replay.add(rollout)
         if len(replay) < self.batch_size:
@@ -136,7 +148,8 @@ class DiscoTrainer:
         if self.replay is None:
             rows, num_actions = rollout.rewards.shape[0], rollout.behaviour_logits.shape[2]
             example = tree_map(lambda x: torch.zeros_like(x[0, 0]), rollout.observations)
-            self.replay = Replay(self.replay_capacity, rows, example, num_actions, self.device)
+            memory = tree_map(lambda x: torch.zeros_like(x[0]), rollout.first_state)
+            self.replay = Replay(self.replay_capacity, rows, example, num_actions, self.device, memory)
             if self._stored_replay is not None:
                 self.replay.load_state_dict(self._stored_replay)
                 self._stored_replay = None

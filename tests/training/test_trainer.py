@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from disco_torch import (
     ActorCritic,
+    ActorCriticConfig,
     DiscoConfig,
     DiscoTrainer,
     DiscoUpdateRule,
@@ -22,6 +23,8 @@ from disco_torch import (
     collect_rollout,
     load_disco103_weights,
 )
+from disco_torch.data import memory_resets
+from disco_torch.layers import LSTM, LSTMState
 from disco_torch.types import Rollout
 
 OBS, ACTIONS = 6, 3
@@ -256,3 +259,57 @@ def test_wrong_settings_and_rollouts_are_named(rule: DiscoUpdateRule) -> None:
     broken.discounts = broken.discounts[:-1]
     with pytest.raises(ValueError, match=r"`discounts` must be \[6, 2\], got \[5, 2\]"):
         trainer.step(broken)
+
+
+class RecurrentAgent(ToyAgent):
+    """An LSTM before the head, which learns from the memory that it acted with."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        super().__init__(sizes)
+        self.body = nn.Linear(OBS, 4)
+        self.core = LSTM(4, 16)
+
+    def forward(self, observations: Tensor, should_reset: Tensor, lstm_state: Any) -> Any:
+        rows = []
+        for row, reset in zip(observations, should_reset, strict=True):
+            keeps = (~reset.bool()).float().unsqueeze(-1)
+            state = self.core(self.body(row), LSTMState(*(keeps * part for part in lstm_state)))
+            lstm_state = (state.hidden, state.cell)
+            rows.append(self.heads["logits"](state.hidden))
+        return {"logits": torch.stack(rows), "v": torch.zeros(*observations.shape[:2], 1)}
+
+    def forward_step(self, observations: Tensor, lstm_state: Any) -> tuple[dict[str, Tensor], Any]:
+        state = self.core(self.body(observations), LSTMState(*lstm_state))
+        return {"logits": self.heads["logits"](state.hidden)}, (state.hidden, state.cell)
+
+    def init_lstm_state(self, batch_size: int, device: torch.device | str) -> tuple[Tensor, Tensor]:
+        return torch.zeros(batch_size, 16, device=device), torch.zeros(batch_size, 16, device=device)
+
+
+def test_a_recurrent_agent_learns_from_the_memory_that_it_acted_with() -> None:
+    rule = ActorCritic(ActorCriticConfig(num_bins=1, nonlinear_value_transform=False))
+    torch.manual_seed(0)
+    agent = RecurrentAgent({"logits": ACTIONS})
+    rollouts = rollouts_of(agent, 4, rollout_len=7)  # episodes take 5 steps
+    trainer = DiscoTrainer(agent, rule=rule, batch_size=8, lr=0.01)
+    for rollout in rollouts:
+        assert rollout.first_state is not None
+        out = agent(rollout.observations, memory_resets(rollout), rollout.first_state)
+        torch.testing.assert_close(out["logits"], rollout.behaviour_logits)
+    before = agent.core.linear.weight.detach().clone()
+    assert [trainer.step(rollout)["updates"] for rollout in rollouts] == [0.0, 0.0, 0.0, 1.0]
+    assert trainer.replay is not None
+    drawn = trainer.replay.sample(8, num_fresh=8)
+    assert drawn.first_state[0].shape == (8, 16) and drawn.first_state[1].any()
+    assert not torch.equal(agent.core.linear.weight, before)
+    again = DiscoTrainer(RecurrentAgent({"logits": ACTIONS}), rule=rule, batch_size=8)
+    again.load_state_dict(trainer.state_dict())
+    assert again.step(rollouts[0]) == trainer.step(rollouts[0])
+
+
+def test_memory_that_an_agent_does_not_take_is_not_stored(rule: DiscoUpdateRule) -> None:
+    agent = agent_for(rule)
+    trainer = DiscoTrainer(agent, rule=rule, batch_size=2)
+    (rollout,) = rollouts_of(agent, 1)
+    assert rollout.first_state is not None and trainer.step(rollout)["updates"] == 1.0
+    assert trainer.replay is not None and trainer.replay.sample(1).first_state is None
