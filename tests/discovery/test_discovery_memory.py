@@ -28,7 +28,9 @@ from disco_torch.agents import agent as agents
 from disco_torch.data import InputConfig, memory_resets
 from disco_torch.discovery import DiscoverySession, PlainMetaGradient
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig
-from disco_torch.types import tree_map
+from disco_torch.discovery.local_group import LocalGroup
+from disco_torch.kernels import Speed
+from disco_torch.types import flatten_tree, tree_map
 
 INPUTS = InputConfig(observations="auto", rewards="normalized")
 
@@ -59,8 +61,8 @@ def recurrence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(agents.CORES, "tiny", lambda features, config: TinyRecurrence(features))
 
 
-def with_memory(**changes: Any) -> DiscoverConfig:
-    group = GroupConfig((CATCH, CHAIN), replace(TINY_AGENT, core="tiny"), learning_rates=(1e-2, 3e-3))  # type: ignore[arg-type]
+def with_memory(core: Any = "tiny", **changes: Any) -> DiscoverConfig:
+    group = GroupConfig((CATCH, CHAIN), replace(TINY_AGENT, core=core, core_size=3), learning_rates=(1e-2, 3e-3))
     return tiny_config(groups=(group,), **changes)
 
 
@@ -83,12 +85,14 @@ def test_what_agents_do_follows_from_their_memory() -> None:
     assert bool(memory_resets(pick(second, 0)).any())  # an episode of this Catch has two steps
 
 
+@pytest.mark.parametrize("core", ["tiny", "lstm"])
 @pytest.mark.parametrize(
     "changes", [{}, REPLAY | {"valid_envs": 5}, {"inputs": INPUTS}], ids=["notebook", "replay", "inputs"]
 )
-def test_the_meta_gradient_goes_through_the_memory(changes: dict[str, Any]) -> None:
-    watched = Watched(make_group(with_memory(**changes)))
+def test_the_meta_gradient_goes_through_the_memory(core: str, changes: dict[str, Any]) -> None:
+    watched = Watched(make_group(with_memory(core, **changes)))
     group, eta = watched.group, params_of(random_rule())
+    begun = flatten_tree(group.agent.initial_state(3))[0]
     group.advance(eta)
     watched.updates.clear()
     gradient, first = group.advance(eta), watched.updates[0]
@@ -96,7 +100,9 @@ def test_the_meta_gradient_goes_through_the_memory(changes: dict[str, Any]) -> N
     for agent in range(3):
         states = pick(first.before, agent), pick(first.values, agent)
         train = [pick(update.batch, agent) for update in watched.updates]
-        assert all(not torch.equal(batch.first_state["h"], torch.full_like(batch.first_state["h"], 0.5)) for batch in train)
+        for batch in train:
+            stored = flatten_tree(batch.first_state)[0]
+            assert not any(torch.equal(x, empty) for x, empty in zip(stored, begun, strict=True))
         alone = compute(eta, *states, train, pick(watched.valid, agent), group.rates[agent])
         assert_close(pick(gradient.grads, agent), alone.grads)
         assert_close_trees(pick(group.state.learners, agent), alone.learner_state)
@@ -123,15 +129,26 @@ def test_a_new_life_begins_without_memories() -> None:
     assert bool((memory[1] == 0.5).all()) and torch.equal(memory[[0, 2]], others[[0, 2]])
 
 
-def test_memory_is_in_checkpoints() -> None:
-    config = with_memory(**(SLIDING | REPLAY))
+@pytest.mark.parametrize(("core", "name"), [("tiny", "h"), ("lstm", "cell")])
+def test_memory_is_in_checkpoints(core: str, name: str) -> None:
+    config = with_memory(core, **(SLIDING | REPLAY))
     session, again = DiscoverySession(config), DiscoverySession(config)
     for _ in range(2):
         session.advance()
     state: Any = session.state_dict()
-    assert state["groups"][0]["agents"]["memory/h"].shape == (3, 3, 3)
+    assert state["groups"][0]["agents"][f"memory/{name}"].shape == (3, 3, 3)
     again.load_state_dict(tree_map(torch.clone, state))
     for each in (session, again):
         each.advance()
     assert_close_trees(again.groups[0].state.acting, session.groups[0].state.acting, 0.0)
     assert_close_trees(again.rule_params, session.rule_params, 0.0)
+
+
+def test_traced_agents_with_memory_are_the_plain_ones() -> None:
+    short = {"window": 1, "rollout_length": 2, "valid_length": 2}
+    config, eta = with_memory("lstm", **REPLAY, **short), params_of(random_rule())
+    speeds = (Speed(), Speed(trace=True))
+    plain, traced = (LocalGroup(config, 0, random_rule(), torch.device("cpu"), speed) for speed in speeds)
+    for _ in range(2):
+        assert_close(traced.advance(eta).grads, plain.advance(eta).grads)
+    assert_close_trees(traced.state.acting.memory, plain.state.acting.memory)

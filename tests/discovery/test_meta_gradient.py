@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 
 from disco_torch import AdamConfig, Agent, AgentConfig, DiscoUpdateRule, Learner, LearnerState, Rollout, ValueFunction
 from disco_torch.discovery import MetaLossWeights, MixedModeMetaGradient, PlainMetaGradient
+from disco_torch.layers import LSTMState
 from disco_torch.optim import adam_backward, adam_gains, adam_init, adam_update, apply_updates
 from disco_torch.training import ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Params, tree_leaves, tree_map, tree_stack
@@ -19,7 +21,7 @@ AGENT = AgentConfig(dense=(8, 6), lstm_size=5, head_mlp_hiddens=(7,))
 Case = tuple[Learner, ValueFunction, Params, LearnerState, ValueFunctionState, list[Rollout], Rollout]
 
 
-def rollout(rows: int, seed: int, *, cuts: bool = False) -> Rollout:
+def rollout(rows: int, seed: int, *, cuts: bool = False, memory: bool = False) -> Rollout:
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -28,24 +30,34 @@ def rollout(rows: int, seed: int, *, cuts: bool = False) -> Rollout:
     actions = torch.randint(A, (rows, B), generator=generator)
     discounts = (torch.rand(rows, B, generator=generator) > 0.2).double()
     truncations = (torch.rand(rows, B, generator=generator) > 0.8) & (discounts > 0) if cuts else None
-    return Rollout(normal(OBS), actions, normal(), discounts, normal(A), truncations)
+    first_state = LSTMState(normal(3)[0], normal(3)[0]) if memory else None
+    return Rollout(normal(OBS), actions, normal(), discounts, normal(A), truncations, first_state)
 
 
 @pytest.fixture
 def make_case(tiny_rule: DiscoUpdateRule) -> Callable[..., Case]:
-    def make(num_updates: int = 3, optimizer: AdamConfig | None = None, seed: int = 0, *, cuts: bool = False) -> Case:
+    def make(
+        num_updates: int = 3,
+        optimizer: AdamConfig | None = None,
+        seed: int = 0,
+        *,
+        cuts: bool = False,
+        memory: bool = False,
+        burn_in: int = 0,
+    ) -> Case:
         generator = torch.Generator().manual_seed(seed)
-        agent = Agent(torch.zeros(OBS), A, tiny_rule.outputs(A), AGENT).double()
-        learner = Learner(agent, tiny_rule, optimizer or AdamConfig(1e-2))
+        config = dataclasses.replace(AGENT, core="lstm" if memory else "none", core_size=3)
+        agent = Agent(torch.zeros(OBS), A, tiny_rule.outputs(A), config).double()
+        learner = Learner(agent, tiny_rule, optimizer or AdamConfig(1e-2), burn_in=burn_in)
         value_function = ValueFunction(torch.zeros(OBS), ValueFunctionConfig(dense=(6,)))
         value_function.net.double()
         eta = {name: param.detach() for name, param in tiny_rule.named_parameters()}
-        train = [rollout(T + 1, 10 * seed + i, cuts=cuts) for i in range(num_updates)]
-        valid = rollout(2 * (T + 1), 10 * seed + 99, cuts=cuts)
+        train = [rollout(T + 1, 10 * seed + i, cuts=cuts, memory=memory) for i in range(num_updates)]
+        valid = rollout(2 * (T + 1), 10 * seed + 99, cuts=cuts, memory=memory)
         state, value_state = learner.init(generator), value_function.init(generator)
         # Moments that are not zero, as in the middle of a life.
-        for warm_up in (rollout(T + 1, 77), rollout(T + 1, 78)):
-            state, _ = learner.update(state, warm_up)
+        for warm_up_seed in (77, 78):
+            state, _ = learner.update(state, rollout(T + 1, warm_up_seed, memory=memory))
         return learner, value_function, eta, state, value_state, train, valid
 
     return make
@@ -80,6 +92,18 @@ def test_time_limits_are_differentiated_alike(make_case: Callable[..., Case]) ->
     mixed = MixedModeMetaGradient(learner, value_function)(*case)
     for name, expected in plain.grads.items():
         torch.testing.assert_close(mixed.grads[name], expected, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("settings", [{}, {"cuts": True}, {"burn_in": 2}], ids=["ends", "cuts", "burn-in"])
+def test_memory_is_differentiated_alike(make_case: Callable[..., Case], settings: dict[str, Any]) -> None:
+    learner, value_function, *case = make_case(3, memory=True, **settings)
+    plain = PlainMetaGradient(learner, value_function)(*case)
+    mixed = MixedModeMetaGradient(learner, value_function)(*case)
+    for name, expected in plain.grads.items():
+        torch.testing.assert_close(mixed.grads[name], expected, rtol=1e-10, atol=1e-13 * float(expected.abs().max() + 1e-3))
+    forgetful = [dataclasses.replace(each, first_state=tree_map(torch.zeros_like, each.first_state)) for each in case[3]]
+    other = MixedModeMetaGradient(learner, value_function)(*case[:3], forgetful, case[4])
+    assert not torch.allclose(other.grads["meta_net.pi_head.weight"], plain.grads["meta_net.pi_head.weight"])
 
 
 def test_a_corrected_improvement_is_differentiated_alike(make_case: Callable[..., Case], tiny_rule: DiscoUpdateRule) -> None:
