@@ -106,8 +106,8 @@ class Agent(nn.Module):
         Args:
           params: parameters of this agent.
           observations: tree of [T, B, ...].
-          should_reset: [T, B], rows that begin an episode; for agents with memory.
-          state: the memory before the first row.
+          should_reset: [T, B], rows that begin an episode, before which the memory is reset; None for no such rows.
+          state: the memory before the first row, `initial_state` or what an earlier call returned; None for an empty one.
 
         Returns:
           Outputs, [T, B, size] or [T, B, A, size] each, and the memory after the last row.

@@ -1,7 +1,8 @@
 """Replay: preallocated rings of trajectories, for one agent or for each of a population.
 
 Observations keep their dtype, and of the behaviour only the logits are kept, so that a step takes the observation's bytes
-plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit) + 1 (executed, where first steps count).
+plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit) + 1 (executed, where first steps count). A
+trajectory of an agent with memory also has the memory before its first row.
 
 `ReplayState` and the functions of it are pure but for `add_rollout`, which writes into the rings that it is given: nothing
 is read back from the device, so that they can be captured. `Replay` holds such a state for one agent.
@@ -166,6 +167,7 @@ class Replay:
         self.num_actions = num_actions
         observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
         self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
+        self.memory_bytes = sum(x.nbytes for x in _tensors(memory_example))
         self.first_steps = first_steps
 
         def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -192,8 +194,8 @@ class Replay:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all steps when full."""
-        return self.capacity * self.rows * self.bytes_per_step
+        """Memory of all trajectories when full."""
+        return self.capacity * (self.rows * self.bytes_per_step + self.memory_bytes)
 
     def add(self, rollout: Rollout) -> None:
         """Stores each entry of a [rows, B] rollout as a trajectory, over the oldest ones."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -19,7 +19,7 @@ from disco_torch.data.alignment import check_burn_in
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
-from disco_torch.training.minibatches import check_gradient_steps
+from disco_torch.training.minibatches import check_gradient_steps, check_no_memory
 
 Setting = bool | int | float | str
 
@@ -181,6 +181,14 @@ class TrainConfig:
             raise ValueError(
                 f"`steps` must be at least {least} for a first update, {rollouts} rollouts of {self.steps_per_rollout} "
                 f"steps that fill a batch of {self.batch_size} trajectories, got {self.steps}."
+            )
+
+    def check_memory(self, memory: Any) -> None:
+        """Raises where settings do not go together with the agent's memory, a tree, or None for an agent without one."""
+        check_no_memory(memory, self.epochs, self.minibatches)
+        if memory is None and self.burn_in:
+            raise ValueError(
+                f"`burn_in` must be 0 for an agent without memory, got {self.burn_in}; set the agent's `core` to 'lstm'."
             )
 
     @property

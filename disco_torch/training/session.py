@@ -41,7 +41,6 @@ from disco_torch.runs.checkpoint import (
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.learning_rate import learning_rate
-from disco_torch.training.minibatches import check_no_memory
 from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
@@ -65,15 +64,6 @@ def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
     """The discount factor of a rule's returns; 0.99 for one that does not say."""
     of_rule = getattr(getattr(rule, "config", None), "value_discount", None)
     return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)
-
-
-def check_memory(config: TrainConfig, memory: Any) -> None:
-    """Raises where settings do not go together with the agent's memory, a tree, or None for an agent without one."""
-    check_no_memory(memory, config.epochs, config.minibatches)
-    if memory is None and config.burn_in:
-        raise ValueError(
-            f"`burn_in` must be 0 for an agent without memory, got {config.burn_in}; set the agent's `core`, such as 'lstm'."
-        )
 
 
 @dataclass
@@ -105,7 +95,7 @@ class TrainingSession:
             self.config = config = dataclasses.replace(config, agent=chosen)
         self.agent = objects.make_agent(config, example, num_actions, self.rule.outputs(num_actions)).to(self.device)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
-        check_memory(config, memory)
+        config.check_memory(memory)
         gradient_steps = config.epochs, config.minibatches, config.max_gradient_norm, config.burn_in
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params, *gradient_steps)
         self.value_function = self._value_function(example)

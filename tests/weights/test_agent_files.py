@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -79,3 +80,13 @@ def test_a_network_the_reference_does_not_have_goes_into_safetensors_only(value_
     save_agent(tmp_path / "agent.safetensors", value_net)
     loaded = load_agent(tmp_path / "agent.safetensors", value_net)
     assert all(torch.equal(loaded[name], param) for name, param in value_net.named_parameters())
+
+
+def test_agents_with_memory_have_files_of_ours_alone(agent: Agent, tmp_path: Path) -> None:
+    config = replace(agent.config, core="lstm", core_size=3)
+    recurrent = Agent(torch.zeros(10), 4, agent.outputs, config)
+    save_agent(tmp_path / "agent.safetensors", recurrent)
+    loaded = load_agent(tmp_path / "agent.safetensors", recurrent)
+    assert all(torch.equal(loaded[name], param) for name, param in recurrent.named_parameters())
+    with pytest.raises(ValueError, match=r"parameter 'core.lstm.linear.bias' has no name in Haiku; use a .safetensors file"):
+        save_agent(tmp_path / "agent.npz", recurrent)

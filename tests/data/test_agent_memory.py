@@ -29,7 +29,7 @@ from disco_torch.data import (
 from disco_torch.envs import Environment, GymnasiumEnvironment, make_env
 from disco_torch.kernels import Speed
 from disco_torch.rules import ActorCritic
-from disco_torch.types import Params, Rollout, tree_map, tree_stack
+from disco_torch.types import Params, Rollout, flatten_tree, tree_map, tree_stack
 
 CONFIG = AgentConfig(dense=(8,), core="lstm", core_size=5)
 ROWS = 31
@@ -111,6 +111,7 @@ def test_the_replay_gives_a_trajectory_back_with_its_state() -> None:
     for rollout in rollouts_of(env, agent, params):
         replay.add(rollout)
     drawn = replay.sample(40, torch.Generator().manual_seed(0), num_fresh=3)
+    assert replay.num_bytes == sum(x.nbytes for x in flatten_tree(replay.state.trajectories)[0])
     assert drawn.first_state.cell.shape == (40, 5) and same_logits(agent, params, drawn).all()
     again = Replay(20, ROWS, env.observation_example, env.num_actions, memory_example=row_of(agent.initial_state(1)))
     again.load_state_dict(replay.state_dict())

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from small_runs import TINY_AGENT, assert_same, last_state, metrics_of, small_config
+from torch import nn
 
 from disco_torch import AdamConfig, Agent, AgentConfig, Learner, TrainConfig, load_run, train
 from disco_torch.data import memory_resets
@@ -103,6 +104,14 @@ def test_evaluations_and_recordings(folder: Path, tmp_path: Path) -> None:
     assert record(run, tmp_path / "episode.gif") == played.lengths[0] + 1
 
 
+def test_a_core_behind_a_torso_of_the_users(tmp_path: Path) -> None:
+    settings = small_config(tmp_path, **RECALL)
+    folder = train(settings, agent=nn.Linear(9, 7), view=False).folder
+    run = load_run(folder, "cpu", agent=nn.Linear(9, 7))
+    assert run.params["core.lstm.linear.weight"].shape == (4 * 5, 7 + 5)
+    assert run.predict(np.zeros(9, np.float32)) in range(4)
+
+
 def test_burn_in_is_learning_from_the_rest() -> None:
     """The loss is that of the later rows, with the memory that the first ones have left."""
     rule = ActorCritic(ActorCriticConfig(num_bins=1, nonlinear_value_transform=False))
@@ -161,7 +170,7 @@ def test_files_from_before_have_no_memory(folder: Path) -> None:
         ),
         (
             {"burn_in": 2},
-            r"`burn_in` must be 0 for an agent without memory, got 2; set the agent's `core`, such as 'lstm'",
+            r"`burn_in` must be 0 for an agent without memory, got 2; set the agent's `core` to 'lstm'",
         ),
         ({"agent": LSTM, "burn_in": 5}, r"`burn_in` must be 0 to 4 for trajectories of 6 rows, .* got 5; use longer roll"),
         ({"agent": LSTM, "burn_in": -1}, r"`burn_in` must be 0 to 4 .* got -1"),
