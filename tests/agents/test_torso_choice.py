@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import gymnasium
@@ -95,9 +96,9 @@ def test_the_choice_in_a_line() -> None:
 
 def test_minatar_and_minigrid() -> None:
     for package, name in (("minatar", "MinAtar/Breakout-v1"), ("minigrid", "MiniGrid-Empty-5x5-v0")):
-        module = pytest.importorskip(package)
+        pytest.importorskip(package)
         if package == "minatar":
-            module.gym.register_envs()
+            importlib.import_module("minatar.gym").register_envs()  # it is no attribute of the package
         space = gymnasium.make(name).observation_space
         space = space["image"] if isinstance(space, spaces.Dict) else space
         assert choose_torso(AUTO, observation_example(space), kinds_of_space(space)).torso == "board"
