@@ -1,4 +1,4 @@
-"""Inspection: what a rule reads, how far it looks, what its predictions mean, and the rule in words."""
+"""Inspection: what a rule reads, how far it looks, what its predictions mean, in words, and a page that shows it."""
 
 from disco_torch.inspection.case import RuleCase, make_case
 from disco_torch.inspection.counterfactuals import (
@@ -12,7 +12,9 @@ from disco_torch.inspection.counterfactuals import (
 )
 from disco_torch.inspection.findings import Inspection, RuleFindings, inspect_subject, look_into
 from disco_torch.inspection.horizon import Reach, effective_horizon, measure_reach
+from disco_torch.inspection.inspecting import inspect_rule
 from disco_torch.inspection.lifetime import Age, measure_lifetime
+from disco_torch.inspection.page import write_page
 from disco_torch.inspection.peers import Peer, peers_of
 from disco_torch.inspection.probes import Approach, Future, Probe, make_futures, measure_approach, measure_probes
 from disco_torch.inspection.subject import Subject, load_subject, train_subject
@@ -40,6 +42,7 @@ __all__ = [
     "candidate_terms",
     "effective_horizon",
     "in_words",
+    "inspect_rule",
     "inspect_subject",
     "load_subject",
     "look_into",
@@ -55,4 +58,5 @@ __all__ = [
     "peers_of",
     "trace_of",
     "train_subject",
+    "write_page",
 ]
