@@ -46,8 +46,8 @@ CAPTIONS = {
         "How far it looks",
         """What the targets of step t do when, k steps later in the same episode, a reward or a value rises or falls by 1
         or a prediction becomes that of another step; thin lines are single trajectories. Changes are shares of their
-        largest, and the effective horizon is 1 + the mean of k weighted by the change: 1 / (1 - discount x lambda)
-        for a long episode of actor-critic.""",
+        largest, which is in the table, and the effective horizon is 1 + the mean of k weighted by the change: for
+        actor-critic on its own data and a long rollout, 1 / (1 - discount x lambda).""",
     ),
     "probes": _caption(
         "What predictions mean",

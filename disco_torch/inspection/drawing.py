@@ -18,7 +18,7 @@ COLORS = {"policy": "#4a86d8", "y": "#e08a2e", "z": "#3fa37c", "value": "#a66bc4
 """Colours of targets and of what they are targets for, in all figures."""
 WIDTH = 4.4
 """Width of a panel in inches; a page shows it in its natural size on a phone."""
-SIDES = (0.125, 0.975)
+SIDES = (0.16, 0.975)
 """Where the axes of a panel with `fixed_sides` begin and end, in shares of its width."""
 COLUMNS = 2
 PNG_COLORS = 64

@@ -37,7 +37,7 @@ def _traces(found: Inspection) -> Figure:
     own = found.findings[found.rule].trace
     others = {name: each.trace for name, each in found.findings.items() if name != found.rule}
     rows = 3 + (own.y_confidence is not None)
-    panels = [Panel(f"{found.rule}: along the episodes", partial(_draw_trace, own), rows + 0.75, rows, fixed_sides=True)]
+    panels = [Panel("Along the episodes", partial(_draw_trace, own), rows + 0.75, rows, fixed_sides=True)]
     if others:
         draw = partial(_draw_pushes, others)
         panels.append(Panel("Push on the policy by other rules", draw, len(others) + 0.75, len(others), fixed_sides=True))
@@ -87,7 +87,7 @@ def _mark_ends(axes: Any, trace: Trace) -> None:
     for step in trace.ends.nonzero()[:, 0].tolist():
         axes.axvline(step + 0.5, color=INK, linestyle=":", linewidth=0.7, alpha=0.6)
     axes.set_xlim(-0.5, len(trace.actions) - 0.5)
-    axes.yaxis.set_label_coords(-0.095, 0.5)
+    axes.yaxis.set_label_coords(-0.155, 0.5)
 
 
 def _counterfactuals(found: Inspection) -> Figure:

@@ -19,6 +19,7 @@ from disco_torch.inspection.captions import CAPTIONS
 from disco_torch.inspection.drawing import SIDES, Figure, figure_png, panel_svg
 from disco_torch.inspection.figures import NOTHING, in_digits, make_figures
 from disco_torch.inspection.findings import Inspection, RuleFindings, to_plain
+from disco_torch.inspection.horizon import Reach
 from disco_torch.inspection.summary import summarize_in_words
 
 TEMPLATE = Path(__file__).with_name("page_template.html")
@@ -93,15 +94,20 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _horizon_table(findings: dict[str, RuleFindings]) -> str:
-    """Effective horizons: a row for each rule and quantity, a column for each target."""
+    """Effective horizons and largest changes: a row for each rule and quantity, a column for each target."""
     targets = list(dict.fromkeys(reach.target for each in findings.values() for reach in each.reach))
     rows = []
     for name, each in findings.items():
         for quantity in dict.fromkeys(reach.quantity for reach in each.reach):
-            own = {reach.target: reach.horizon for reach in each.reach if reach.quantity == quantity}
-            cells = [NOTHING if math.isnan(own.get(target, math.nan)) else f"{own[target]:.2f}" for target in targets]
-            rows.append([name, quantity, *cells])
-    return _table(["effective horizon, steps", "changed", *targets], rows)
+            own = {reach.target: reach for reach in each.reach if reach.quantity == quantity}
+            rows.append([name, quantity, *(_horizon_cell(own.get(target)) for target in targets)])
+    return _table(["effective horizon in steps (largest change)", "changed", *targets], rows)
+
+
+def _horizon_cell(reach: Reach | None) -> str:
+    if reach is None or math.isnan(reach.horizon):
+        return NOTHING
+    return f"{reach.horizon:.1f} ({in_digits(float(reach.mean.nan_to_num().max()))})"
 
 
 def _words_table(findings: dict[str, RuleFindings]) -> str:

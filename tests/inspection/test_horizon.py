@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 from known_cases import actor_critic_case, disco_case, own_rewards_case
 
 from disco_torch.inspection import Reach, effective_horizon, measure_reach
+from disco_torch.inspection.edits import fresh_rule, watching
 from disco_torch.inspection.horizon import same_episode
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.types import UpdateRuleInputs
+from disco_torch.weights import load_rule
 
 MakeInputs = Callable[..., UpdateRuleInputs]
 
@@ -79,6 +82,16 @@ def test_every_pair_of_a_disco_rule(tiny_rule: DiscoUpdateRule, make_inputs: Mak
     for reach in reaches:
         assert reach.trajectories.shape == (5, 6) and reach.mean.shape == (6,)
     assert pick(reaches, "z", "z").horizon > 1.0
+
+
+def test_disco103_bootstraps(disco103_path: Path, make_inputs: MakeInputs) -> None:
+    """Its target for z at t reads z at t+k, and a rule with random weights hardly reads z at all."""
+    rule = load_rule(disco103_path, dtype=torch.float64)
+    case = watching(disco_case(rule, make_inputs, T=6, B=4), calls=5)[-1]  # type: ignore[arg-type]
+    own = pick(measure_reach(case), "z", "z")
+    random = watching(dataclasses.replace(case, rule=fresh_rule(rule), meta_state=rule.init_meta_state(case.params)), 5)[-1]
+    other = pick(measure_reach(random), "z", "z")
+    assert own.horizon > 1.5 and float(own.mean[2]) > 10.0 * float(other.mean[2])
 
 
 def test_steps_that_do_not_count_are_left_out(make_inputs: MakeInputs) -> None:
