@@ -220,6 +220,7 @@ def _draw_words(words: InWords, axes: list[Any]) -> None:
             each.text(share + 0.02, row, f"{number}. {term.explained:.0%}", va="center", fontsize=8)
     each.set_yticks(range(len(names)), names)
     each.set(xlim=(0, 1.32), xlabel="share of variance explained alone")
+    each.grid(axis="y", visible=False)
     each.set_xticks([0, 0.25, 0.5, 0.75, 1.0])
 
 
