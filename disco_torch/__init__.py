@@ -5,6 +5,7 @@ from disco_torch.checks import checking, set_checking
 from disco_torch.data import InputConfig, Replay, collect, collect_rollout, init_actor
 from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
+from disco_torch.inspection import inspect_rule
 from disco_torch.optim import AdamConfig, ClippedAdam
 from disco_torch.rules import (
     PPO,
@@ -102,6 +103,7 @@ __all__ = [
     "download_disco103_weights",
     "evaluate",
     "init_actor",
+    "inspect_rule",
     "list_rules",
     "load_disco103_weights",
     "load_rule",

@@ -27,10 +27,11 @@ from disco_torch import (
     collect,
     init_actor,
 )
-from disco_torch.cli import main
+from disco_torch.cli import main, parse
 from disco_torch.discovery import PRESETS as DISCOVERIES
 from disco_torch.discovery import MetaLossWeights
 from disco_torch.envs import Catch, registered
+from disco_torch.inspection import probes
 from disco_torch.weights import registry
 
 ROOT = Path(__file__).parents[1]
@@ -180,6 +181,26 @@ def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == runs
     assert "short-cartpole" in registered.ENVIRONMENTS and "my-actor-critic" in registry.REGISTRY
+
+
+def test_what_is_found_in_a_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The snippet of the page with fewer steps; its commands have the options that there are, and its figures are small."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(probes, "EPOCHS", 1)
+    (code,) = blocks("docs/inspecting.md")
+    assert code.count("steps=20_000") == 2
+    exec(code.replace("steps=20_000", "steps=2_048"), {})
+    printed = capsys.readouterr().out
+    assert "policy gradient: A (e_a - pi)\n" in printed and "reward policy " in printed
+    assert (tmp_path / "page.html").is_file() and (tmp_path / "page" / "numbers.json").is_file()
+    text = (ROOT / "docs/inspecting.md").read_text().replace("\\\n", " ")
+    commands = [shlex.split(line, comments=True) for line in re.findall(r"^disco-torch (.*)$", text, flags=re.M)]
+    assert [command[0] for command in commands] == [*["inspect"] * 3, "train", "inspect"]
+    for command in commands:
+        parse(command)
+    assert sum(path.stat().st_size for path in (ROOT / "docs/inspecting").iterdir()) < 600_000
 
 
 def test_the_comparison_of_a_page(

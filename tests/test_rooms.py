@@ -29,6 +29,7 @@ ROOMS = [
     "runs",
     "training",
     "discovery",
+    "inspection",
     "verification",
     "cli",
 ]

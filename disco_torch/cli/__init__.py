@@ -13,6 +13,7 @@ from disco_torch.cli.demo import Demo
 from disco_torch.cli.discover import Discover, DiscoverOptions
 from disco_torch.cli.evaluate import Evaluate
 from disco_torch.cli.imports import import_named
+from disco_torch.cli.inspect import Inspect
 from disco_torch.cli.plot import Plot
 from disco_torch.cli.presets import take_preset
 from disco_torch.cli.rules import Rules
@@ -27,7 +28,7 @@ MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, Environment
 """Errors that are printed as one line, without a traceback."""
 
 
-Command = Train | Discover | Evaluate | Compare | Plot | Demo | Rules | Verify
+Command = Train | Discover | Evaluate | Compare | Plot | Inspect | Demo | Rules | Verify
 DESCRIPTION = "Reinforcement learning whose update rule was itself learned. `disco-torch --version` prints the version."
 
 
@@ -46,6 +47,7 @@ def parse(args: list[str]) -> Command:
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Plot, tyro.conf.subcommand("plot")]
+        | Annotated[Inspect, tyro.conf.subcommand("inspect")]
         | Annotated[Demo, tyro.conf.subcommand("demo")]
         | Annotated[Rules, tyro.conf.subcommand("rules")]
         | Annotated[Verify, tyro.conf.subcommand("verify")]

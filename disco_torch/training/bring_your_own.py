@@ -6,6 +6,8 @@ plain values. Whoever goes on with the run brings the objects again, and they ar
 
 from __future__ import annotations
 
+import copy
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +15,13 @@ from typing import Any, NoReturn
 
 import gymnasium
 import torch
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import AutoresetMode, VectorEnv
 from torch import nn
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.data.normalization import ROOT
 from disco_torch.envs import (
+    FAMILIES,
     Environment,
     EnvSource,
     Wrapper,
@@ -31,6 +34,7 @@ from disco_torch.envs import (
     without_bounds,
 )
 from disco_torch.envs.kinds import kind_of_tensor
+from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class
 from disco_torch.rules import UpdateRule
 from disco_torch.training.config import ObjectsConfig, TrainConfig
 from disco_torch.types import Observations, OutputSpec, tree_leaves
@@ -80,6 +84,26 @@ class RunObjects:
     def has_env_object(self) -> bool:
         """Whether the environments are an object, which the user made and will close."""
         return isinstance(self.env, Environment | VectorEnv)
+
+    def recording_env(self, config: TrainConfig, device: torch.device) -> Environment:
+        """One environment that draws itself where it can, and shows the last state of an episode before the next begins.
+
+        One of tensors begins the next episode at once, unless its `autoreset` is set to False.
+        """
+        if self.has_env_object:
+            return copy.copy(self.make_env(config, 1, device))  # the user's own stays as it is
+        source = ENVIRONMENTS.get(config.env) if self.env is None else self.env
+        next_step = {"vector_kwargs": {"autoreset_mode": AutoresetMode.NEXT_STEP}}
+        changes: dict[str, Any] = {}
+        if callable(source) and not is_environment_class(source):
+            parameters = inspect.signature(source).parameters
+            draws = "render_mode" in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+            changes = next_step | ({"render_mode": "rgb_array"} if draws else {})
+        elif config.env not in ("catch", *FAMILIES, *ENVIRONMENTS):
+            changes = {"render_mode": "rgb_array"}
+            if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
+                changes |= next_step
+        return self.make_env(config, 1, device, **changes)
 
     def close(self, env: Environment) -> None:
         """Closes environments that were made here."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import inspect
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
-from gymnasium.vector import AutoresetMode
 
 from disco_torch.analysis import Interval, mean_interval
 from disco_torch.data import act, agent_step, init_actor
 from disco_torch.data.acting import ActingAgent
-from disco_torch.envs import FAMILIES, Environment, PureEnvironment
-from disco_torch.envs.registered import ENVIRONMENTS
+from disco_torch.envs import Environment, PureEnvironment
 from disco_torch.files import replacing
 from disco_torch.types import Params
 
@@ -98,7 +94,9 @@ def record(
     """
     from PIL import Image
 
-    env = _recording_env(trained)
+    env = trained.recording_env()
+    if isinstance(env, PureEnvironment):
+        env.autoreset = False
     generator = torch.Generator(env.device).manual_seed(seed)
     actor = init_actor(trained.agent, env, generator)
     frames = [env.render(actor.env_state)]
@@ -114,25 +112,3 @@ def record(
     with replacing(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=80, loop=0)
     return len(images)
-
-
-def _recording_env(trained: TrainedAgent) -> Environment:
-    """One environment that still shows the last state of an episode after the step that ended it, where that can be."""
-    config, factory = trained.folder.config, trained.factory
-    if trained.has_env_object:
-        env = copy.copy(trained.make_env(1))  # the user's own stays as it is
-    elif factory is not None:
-        parameters = inspect.signature(factory).parameters
-        draws = "render_mode" in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
-        changes: dict[str, Any] = {"render_mode": "rgb_array"} if draws else {}
-        env = trained.make_env(1, vector_kwargs={"autoreset_mode": AutoresetMode.NEXT_STEP}, **changes)
-    elif config.env in ("catch", *FAMILIES, *ENVIRONMENTS):
-        env = trained.make_env(1)
-    else:
-        changes = {"render_mode": "rgb_array"}
-        if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
-            changes["vector_kwargs"] = {"autoreset_mode": AutoresetMode.NEXT_STEP}
-        env = trained.make_env(1, **changes)
-    if isinstance(env, PureEnvironment):
-        env.autoreset = False
-    return env

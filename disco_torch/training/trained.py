@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ from disco_torch.envs import (
     number_actions,
     observation_tensors,
 )
-from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class
 from disco_torch.envs.spaces import observation_example
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
 from disco_torch.runs.checkpoint import FIX, CheckpointMismatch, check_leaves, typed
@@ -154,16 +153,9 @@ class TrainedAgent:
         """
         return self._objects.make_env(self.folder.config, num_envs, self.device, **changes)
 
-    @property
-    def has_env_object(self) -> bool:
-        """Whether `make_env` returns the object that `load_run` was given."""
-        return self._objects.has_env_object
-
-    @property
-    def factory(self) -> Callable[..., Any] | None:
-        """The function that returns a single environment, where the run's environments are made by one."""
-        source = ENVIRONMENTS.get(self.folder.config.env) if self._objects.env is None else self._objects.env
-        return source if callable(source) and not is_environment_class(source) else None
+    def recording_env(self) -> Environment:
+        """One environment of the run that draws itself; see `RunObjects.recording_env`."""
+        return self._objects.recording_env(self.folder.config, self.device)
 
     def close(self, env: Environment) -> None:
         """Closes environments of `make_env`, unless they are the user's own object."""

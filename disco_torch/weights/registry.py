@@ -199,11 +199,11 @@ def load_rule(
     return entry.load().to(device=device, dtype=dtype)
 
 
-def check_name_or_file(name_or_path: str | Path) -> None:
-    """Raises where this is neither a name of a rule nor a file."""
+def check_name_or_file(name_or_path: str | Path, argument: str = "name_or_path") -> None:
+    """Raises where this is neither a name of a rule nor a file; `argument` is what the caller calls it."""
     if str(name_or_path) not in REGISTRY and not Path(name_or_path).is_file():
         raise ValueError(
-            f"`name_or_path` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
+            f"`{argument}` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
             "which is neither; one of your own is known once the module that registers it is imported, on the command line "
             "with --import MODULE."
         )
