@@ -120,15 +120,23 @@ def find_named(name: str, *, importing: bool) -> Any:
     Args:
       name: "module:name".
       importing: whether to import the module, because the user has named it. If not, the object is looked up only in
-        modules that the user has imported, in trusted ones, and in the modules of both if they are packages.
+        modules that the user has imported, in trusted ones, and in the modules of both if they are packages. It must
+        then be defined there, which what a module has imported itself, such as `os`, is not, and be a class in a trusted one.
     """
     if not is_lookup_name(name):
         return None
     module, _, path = name.partition(":")
-    known = (*IMPORTED, *TRUSTED)
-    if not importing and not any(f"{module}.".startswith(f"{package}.") for package in known):
+    is_imported, is_trusted = (_is_in(module, packages) for packages in (IMPORTED, TRUSTED))
+    if not importing and not is_imported and not is_trusted:
         return None
     found: Any = importlib.import_module(module)
     for part in path.split("."):
         found = getattr(found, part, None)
+    if not importing and (qualified_name(found) != name or not (is_imported or isinstance(found, type))):
+        return None
     return found
+
+
+def _is_in(module: str, packages: Iterable[str]) -> bool:
+    """Whether a module is one of these, or part of one that is a package."""
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
