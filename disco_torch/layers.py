@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -104,13 +104,19 @@ def linear_each(layers: Sequence[Linear | Affine], x: Tensor, *, relu: bool = Fa
     return [parts[order.index(i)] for i in range(len(layers))]
 
 
-class MLP(nn.Sequential):
-    """Linear layers with ReLU between them and none after the last."""
+Activation = Literal["relu", "tanh"]
 
-    def __init__(self, in_features: int, sizes: Sequence[int], *, stddev: float | None = None) -> None:
+
+class MLP(nn.Sequential):
+    """Linear layers: with ReLU between them and none after the last, as the reference has it, or with tanh after each."""
+
+    def __init__(
+        self, in_features: int, sizes: Sequence[int], *, stddev: float | None = None, activation: Activation = "relu"
+    ) -> None:
         layers: list[nn.Module] = []
         for i, size in enumerate(sizes):
-            layers += [nn.ReLU()] * (i > 0) + [Linear(in_features, size, stddev=stddev)]
+            linear = Linear(in_features, size, stddev=stddev)
+            layers += [linear, nn.Tanh()] if activation == "tanh" else [nn.ReLU()] * (i > 0) + [linear]
             in_features = size
         super().__init__(*layers)
         self.out_features = in_features

@@ -54,6 +54,12 @@ def shared_golden() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def _seed() -> None:
+    """Each test draws the same numbers, whichever ran before it."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stage of a recording that fails raises, instead of leaving the plain path in its place."""
     monkeypatch.setenv("DISCO_TORCH_STRICT", "1")

@@ -49,6 +49,14 @@ def test_mlp_has_relu_between_its_layers_and_none_after_the_last() -> None:
     assert mlp.out_features == 3 and (mlp(x) < 0).any()
 
 
+def test_mlp_with_tanh_has_it_after_every_layer() -> None:
+    net = MLP(3, (5, 4), activation="tanh")
+    x = torch.randn(7, 3)
+    first, second = net[0], net[2]
+    torch.testing.assert_close(net(x), torch.tanh(second(torch.tanh(first(x)))))
+    assert net.out_features == 4
+
+
 @pytest.fixture(params=["apart", "joined"])
 def joined(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
     """Wide products as on a CPU, and as on a GPU."""

@@ -12,6 +12,7 @@ from disco_torch.agents.convolutions import NETWORKS
 from disco_torch.agents.core import LSTMCore, NoMemory
 from disco_torch.agents.torso import MLPTorso
 from disco_torch.checks import check_least
+from disco_torch.layers import Activation
 from disco_torch.types import Observations
 
 CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
@@ -22,11 +23,11 @@ CORES: dict[str, Callable[[int, AgentConfig], Any]] = {
 
 
 def _make_conv_torso(name: str, example: Observations, config: AgentConfig) -> ConvTorso:
-    return ConvTorso(name, example, config.dense, config.channels, config.channel_axis)
+    return ConvTorso(name, example, config.dense, config.channels, config.channel_axis, config.activation)
 
 
 TORSOS: dict[str, Callable[[Observations, AgentConfig], Any]] = {
-    "mlp": lambda example, config: MLPTorso(example, config.dense, config.observation_scale),
+    "mlp": lambda example, config: MLPTorso(example, config.dense, config.observation_scale, config.activation),
     **{name: partial(_make_conv_torso, name) for name in NETWORKS},
 }
 """Makes the torso of a configuration: a module of [T, B, ...] observations with `out_features`."""
@@ -46,6 +47,7 @@ class AgentConfig:
       torso: Network that reads the observations: `mlp` flattens them and applies dense layers; `board` is a 3x3 convolution
         before them, `impala` IMPALA's residual network, `nature` the network of the Nature DQN; `auto` chooses from the
         observations, see `choose_torso`.
+      activation: Activation of the torso's dense layers: `relu` between them, as the reference has it, or `tanh` after each.
       core: Memory of the agent: `lstm`, or `none` for a feed-forward agent.
       core_size: Number of hidden units of the core.
       channels: Channels of each convolution of `board` and `nature`, or of each section of `impala`; by default (16),
@@ -61,6 +63,7 @@ class AgentConfig:
     observation_scale: Sequence[float] = ()
     bfloat16: bool = field(default=False, metadata={"later": True})
     torso: Literal["auto", "mlp", "board", "impala", "nature"] = field(default="mlp", metadata={"later": True})
+    activation: Activation = field(default="relu", metadata={"later": True})
     core: Literal["none", "lstm"] = field(default="none", metadata={"later": True})
     core_size: int = field(default=128, metadata={"later": True})
     channels: Sequence[int] = field(default=(), metadata={"later": True})
@@ -73,6 +76,7 @@ class AgentConfig:
             if any(size < 1 for size in getattr(self, name)):
                 raise ValueError(f"`{name}` must hold sizes of at least 1, got {list(getattr(self, name))}.")
         known = {"torso": ["auto", *TORSOS], "core": [*CORES], "channel_axis": ["auto", "first", "last"]}
+        known["activation"] = ["relu", "tanh"]
         for name, names in known.items():
             if getattr(self, name) not in names:
                 raise ValueError(f"`{name}` must be one of {names}, got {getattr(self, name)!r}.")

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from disco_torch.agents.convolutions import NETWORKS, BoardNetwork, Network
 from disco_torch.kernels import is_wrapped
-from disco_torch.layers import MLP
+from disco_torch.layers import MLP, Activation
 from disco_torch.types import Observations, tree_leaves
 
 ChannelAxis = Literal["auto", "first", "last"]
@@ -80,9 +80,10 @@ class ConvTorso(nn.Module):
       name: of the network, as `NETWORKS` has it.
       example: one observation without leading dimensions.
       dense: sizes of the dense layers. After the last one comes a ReLU, as in the papers, but for boards, where none does,
-        as in `MLPTorso`.
+        as in `MLPTorso`; with the activation `tanh`, a tanh.
       channels: of the network; its own unless given.
       axis: where the channels of images are, see `planes_of`.
+      activation: of the dense layers, see `MLP`.
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class ConvTorso(nn.Module):
         dense: Sequence[int],
         channels: Sequence[int] = (),
         axis: ChannelAxis = "auto",
+        activation: Activation = "relu",
     ) -> None:
         super().__init__()
         kind, leaves = NETWORKS[name], tree_leaves(example)
@@ -108,9 +110,9 @@ class ConvTorso(nn.Module):
         sizes = [
             leaf.numel() if network is None else network.out_features for leaf, network in zip(leaves, networks, strict=True)
         ]
-        self.dense = MLP(sum(sizes), dense)
+        self.dense = MLP(sum(sizes), dense, activation=activation)
         self.out_features = self.dense.out_features
-        self.ends_with_relu = kind is not BoardNetwork
+        self.ends_with_relu = kind is not BoardNetwork and activation == "relu"
 
     def forward(self, observations: Observations) -> Tensor:
         """Tree of [T, B, ...] -> [T, B, F]."""

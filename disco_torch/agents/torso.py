@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from disco_torch.layers import MLP
+from disco_torch.layers import MLP, Activation
 from disco_torch.types import Observations, tree_leaves
 
 
@@ -27,15 +27,22 @@ class MLPTorso(MLP):
       example: one observation without leading dimensions.
       dense: sizes of the layers.
       scale: factors of the flat observation, one for all of it or one for each entry; none leaves it as it is.
+      activation: of the layers, see `MLP`.
     """
 
     scale: Tensor
 
-    def __init__(self, example: Observations, dense: Sequence[int], scale: Sequence[float] = ()) -> None:
+    def __init__(
+        self,
+        example: Observations,
+        dense: Sequence[int],
+        scale: Sequence[float] = (),
+        activation: Activation = "relu",
+    ) -> None:
         size = flatten_observations(example, 0, torch.float32).numel()
         if size == 0:
             raise ValueError("`example` must hold at least one number, got an observation of none; there is nothing to see.")
-        super().__init__(size, dense)
+        super().__init__(size, dense, activation=activation)
         if len(scale) not in (0, 1, size):
             raise ValueError(f"`observation_scale` must hold 1 factor or {size}, one for each entry, got {len(scale)}.")
         self.register_buffer("scale", torch.tensor(scale, dtype=torch.float32), persistent=False)

@@ -121,7 +121,7 @@ def find_named(name: str, *, importing: bool) -> Any:
       name: "module:name".
       importing: whether to import the module, because the user has named it. If not, the object is looked up only in
         modules that the user has imported, in trusted ones, and in the modules of both if they are packages. It must
-        then be defined there, which what a module has imported itself, such as `os`, is not, and be a class in a trusted one.
+        then be defined there, not imported from elsewhere, as `os` may be, and be a class in a trusted one.
     """
     if not is_lookup_name(name):
         return None

@@ -27,7 +27,7 @@ from disco_torch.types import (
     UnrollFn,
     UpdateRuleInputs,
 )
-from disco_torch.values import log_prob, select_action, vtrace
+from disco_torch.values import importance_weights, log_prob, select_action, vtrace
 
 EPSILON = 1e-8
 """Added to the deviation that advantages are divided by."""
@@ -77,28 +77,30 @@ class PPO(UpdateRule):
     ) -> tuple[Targets, dict[str, Any]]:
         """Advantages, value targets and the log-probabilities of the policy that acted, all constants.
 
-            A_t = delta_t + gamma_t lambda_t A_{t+1},    delta_t = r_t + gamma_t v_{t+1} - v_t,    target_t = A_t + v_t
+            A_t = delta_t + gamma_t lambda_t c_{t+1} A_{t+1},    delta_t = r_t + gamma_t v_{t+1} - v_t
+            target_t = v_t + c_t A_t,    c_t = min(pi(a_t) / mu(a_t), 1)
 
-        Schulman et al., "High-dimensional continuous control using generalized advantage estimation" (2016). The advantages
-        of the policy loss have mean 0 and deviation 1 over the steps that count in the loss.
+        On what the present policy has collected c is 1, and these are generalised advantages: Schulman et al.,
+        "High-dimensional continuous control using generalized advantage estimation" (2016). On replayed steps they are those
+        of V-trace: Espeholt et al., "IMPALA" (2018). The advantages of the policy loss have mean 0 and deviation 1 over the
+        steps that count in the loss.
         """
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(PPOHyperParams, hyper_params)
         check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]))
+        logits, behaviour, actions = rollout.agent_out["logits"][:-1], rollout.behaviour_logits()[:-1], rollout.actions[:-1]
         values = rollout.agent_out["v"].squeeze(-1).detach()  # [T+1, B]; detached: they make targets
-        advs = vtrace(
-            values,
-            rollout.rewards,
-            hyper.discount_factor * rollout.continues(),
-            torch.ones_like(rollout.rewards),  # the policy that acted is the one that learns
-            rollout.lambdas(hyper.gae_lambda),
-        ).errors
+        discounts, lambdas = hyper.discount_factor * rollout.continues(), rollout.lambdas(hyper.gae_lambda)
+        rho = importance_weights(logits, behaviour, actions)
+        errors = vtrace(values, rollout.rewards, discounts, rho, lambdas).errors  # c_t A_t
+        following = torch.cat([errors[1:], torch.zeros_like(errors[:1])])
+        advs = rollout.rewards + discounts * (values[1:] + lambdas * following) - values[:-1]
         targets: Targets = {
             "advs": advs,
             "normalized_advs": _normalized(advs, rollout.loss_mask, mean_across_processes),
-            "value_target": advs + values[:-1],
+            "value_target": errors + values[:-1],
             "values": values[:-1],
-            "old_log_prob": log_prob(rollout.behaviour_logits()[:-1], rollout.actions[:-1]),
+            "old_log_prob": log_prob(behaviour, actions),
         }
         return targets, meta_state
 

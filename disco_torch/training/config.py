@@ -19,7 +19,7 @@ from disco_torch.data.alignment import check_burn_in
 from disco_torch.envs import ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
-from disco_torch.training.minibatches import check_gradient_steps, check_no_memory
+from disco_torch.training.minibatches import check_gradient_steps
 
 Setting = bool | int | float | str
 
@@ -88,7 +88,8 @@ class TrainConfig:
     epochs: int = field(default=1, metadata={"later": True})
     """Number of times that an update goes through the steps of its batch, with the same targets."""
     minibatches: int = field(default=1, metadata={"later": True})
-    """Number of random parts that the steps of a batch are divided into in each epoch, with a gradient step on each."""
+    """Number of random parts that the steps of a batch are divided into in each epoch, with a gradient step on each; whole
+    trajectories, where the agent has a memory."""
     max_gradient_norm: float = field(default=0.0, metadata={"later": True})
     """Bound on the norm of the gradient; a larger one is scaled down to it. 0 leaves gradients as they are."""
     replay_capacity: int = 256
@@ -185,7 +186,6 @@ class TrainConfig:
 
     def check_memory(self, memory: Any) -> None:
         """Raises where settings do not go together with the agent's memory, a tree, or None for an agent without one."""
-        check_no_memory(memory, self.epochs, self.minibatches)
         if memory is None and self.burn_in:
             raise ValueError(
                 f"`burn_in` must be 0 for an agent without memory, got {self.burn_in}; set the agent's `core` to 'lstm'."

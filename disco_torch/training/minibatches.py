@@ -2,6 +2,7 @@
 
 A loss reads a step, and of the rows on both sides of it no others. So a table with one line a step serves it, whatever the
 order of the lines: quantities of steps, [T, B, ...], take one place in a line and quantities of rows, [T+1, B, ...], two.
+An agent with memory must read the rows of a trajectory in their order: then a line is a whole trajectory.
 """
 
 from __future__ import annotations
@@ -27,33 +28,27 @@ def check_gradient_steps(epochs: int, minibatches: int, max_gradient_norm: float
         )
 
 
-def check_no_memory(memory: Any, epochs: int, minibatches: int) -> None:
-    """Raises where the agent has a memory, a tree or None, and an update is several gradient steps."""
-    if memory is not None and epochs * minibatches > 1:
-        raise ValueError(
-            f"`epochs` and `minibatches` must be 1 for an agent with memory, got {epochs} and {minibatches}; steps in "
-            "random order have no memory of the ones before. Set both to 1, or the agent's `core` to 'none'."
-        )
-
-
 @tree_dataclass
 class StepTable:
-    """What the losses of `N` steps need, each leaf [N, 1, ...] or, for the rows before and after a step, [N, 2, ...].
+    """What the losses of `N` steps need, each leaf [N, 1, ...] or, for the rows before and after a step, [N, 2, ...]; of
+    an agent with memory, of `N` trajectories, each leaf [N, T, ...] or [N, T+1, ...].
 
     Attributes:
       inputs: what the rule saw, with the agent's outputs from when the targets were computed.
       targets: the rule's targets.
+      memory: before each trajectory, a tree of [N, ...]; None for an agent without memory.
     """
 
     inputs: UpdateRuleInputs
     targets: Targets
+    memory: Any = None
 
     @property
-    def num_steps(self) -> int:
+    def num_lines(self) -> int:
         return self.inputs.rewards.shape[0]
 
 
-def table_of_steps(inputs: UpdateRuleInputs, targets: Targets) -> StepTable:
+def make_table(inputs: UpdateRuleInputs, targets: Targets, memory: Any = None) -> StepTable:
     """All steps of a rollout, those of the first time step first; constants, without what the agent computes again."""
     T, B = inputs.rewards.shape
     inputs = dataclasses.replace(inputs, taken_out=None, agent_summary=None)
@@ -65,59 +60,74 @@ def table_of_steps(inputs: UpdateRuleInputs, targets: Targets) -> StepTable:
                 f"the rule's targets must be [T, B, ...] or [T+1, B, ...] with T = {T} and B = {B} to be divided into "
                 f"minibatches, got {list(x.shape)}; set `epochs` and `minibatches` to 1."
             )
+        x = x.detach()  # computed before the gradient steps, and a constant of them
+        if memory is not None:
+            return x.transpose(0, 1)  # [B, T or T+1, ...]
         places = x.unsqueeze(2) if rows == T else torch.stack([x[:-1], x[1:]], dim=2)  # [T, B, 1 or 2, ...]
-        # detached: all of it was computed before the gradient steps, and is a constant of them.
-        return places.detach().flatten(0, 1)  # [T * B, 1 or 2, ...]
+        return places.flatten(0, 1)  # [T * B, 1 or 2, ...]
 
-    return tree_map(lines, StepTable(inputs, targets))
+    table = tree_map(lines, StepTable(inputs, targets))
+    return dataclasses.replace(table, memory=memory)
 
 
-def draw_orders(epochs: int, num_steps: int, generator: torch.Generator | None, device: torch.device | str) -> Tensor:
-    """A random order of all steps for each epoch, [epochs, N]."""
-    return torch.stack([torch.randperm(num_steps, generator=generator, device=device) for _ in range(epochs)])
+def draw_orders(epochs: int, num_lines: int, generator: torch.Generator | None, device: torch.device | str) -> Tensor:
+    """A random order of all lines of a table for each epoch, [epochs, N]."""
+    return torch.stack([torch.randperm(num_lines, generator=generator, device=device) for _ in range(epochs)])
 
 
 def minibatches_of(table: StepTable, order: Tensor, number: int) -> list[StepTable]:
-    """The steps in the given order, [N], divided into parts whose sizes differ by one at most."""
+    """The lines in the given order, [N], divided into parts whose sizes differ by one at most."""
     if number == 1:
         return [table]
-    if number > table.num_steps:
+    if number > table.num_lines:
+        lines, fix = ("steps", "use longer rollouts") if table.memory is None else ("trajectories", "use larger batches")
         raise ValueError(
-            f"`minibatches` must be at most the number of steps of a batch, {table.num_steps}, got {number}; use longer "
-            "rollouts, or fewer minibatches."
+            f"`minibatches` must be at most the number of {lines} of a batch, {table.num_lines}, got {number}; {fix}, or "
+            "fewer minibatches."
         )
     shuffled = tree_map(lambda x: x.index_select(0, order), table)
-    ends = [part[-1] + 1 for part in torch.arange(table.num_steps).tensor_split(number)]
+    ends = [part[-1] + 1 for part in torch.arange(table.num_lines).tensor_split(number)]
     starts = [0, *ends[:-1]]
     return [tree_map(lambda x, a=a, b=b: x[a:b], shuffled) for a, b in zip(starts, ends, strict=True)]
 
 
 def rows_of(table: StepTable) -> Rollout:
-    """The rows before the steps as a rollout of M steps and a batch of 1, for an agent without memory.
+    """What the agent runs on again: the trajectories, [T+1, M], of an agent with memory; else the rows before the steps, as
+    a rollout of M steps and a batch of 1.
 
     An agent runs on rows, one more than there are steps; the last one is any.
     """
     inputs = table.inputs
 
     def rows(x: Tensor) -> Tensor:
-        return torch.cat([x[:, :1], x[:1, 1:]])  # [M+1, 1, ...]
+        return x.transpose(0, 1) if table.memory is not None else torch.cat([x[:, :1], x[:1, 1:]])  # [M+1, 1, ...]
 
-    blank = torch.zeros_like(rows(inputs.actions), dtype=inputs.rewards.dtype)
-    logits = rows(inputs.behaviour_logits())
-    return Rollout(tree_map(rows, inputs.observations), rows(inputs.actions), blank, blank, logits)
+    actions, logits = rows(inputs.actions), rows(inputs.behaviour_logits())
+    blank = torch.zeros_like(actions, dtype=inputs.rewards.dtype)
+    return Rollout(tree_map(rows, inputs.observations), actions, blank, blank, logits, first_state=table.memory)
+
+
+def resets_of(table: StepTable) -> Tensor:
+    """Which of `rows_of` begin an episode, [T+1, M]; [M+1, 1], all of them, for an agent without memory."""
+    if table.memory is not None:
+        return table.inputs.should_reset_mask_fwd.transpose(0, 1)
+    return torch.ones(table.num_lines + 1, 1, dtype=torch.bool, device=table.inputs.rewards.device)
 
 
 def inputs_of(table: StepTable, outputs: LearningOutputs) -> tuple[UpdateRuleInputs, Targets]:
-    """The steps as a rollout of one time step and a batch of M, with outputs for `rows_of` in place of the stored ones.
+    """The steps as a rollout, with outputs for `rows_of` in place of the stored ones: of T steps and a batch of M
+    trajectories for an agent with memory, else of one time step and a batch of M.
 
-    The row after each step keeps its stored outputs, which are constants.
+    In the latter the row after each step keeps its stored outputs, which are constants.
     """
 
     def steps(x: Any) -> Any:
-        return tree_map(lambda leaf: leaf.transpose(0, 1), x)  # [1 or 2, M, ...]
+        return tree_map(lambda leaf: leaf.transpose(0, 1), x)  # [1 or 2, M, ...] or [T or T+1, M, ...]
 
-    before = {name: x[:-1] for name, x in outputs.outputs.items()}  # [M, 1, ...]
-    stored = table.inputs.agent_out
-    both = {name: torch.cat([x, stored[name][:, 1:]], dim=1) for name, x in before.items()}
-    inputs = dataclasses.replace(table.inputs, agent_out=both, taken_out=outputs.taken)
-    return steps(inputs), steps(table.targets)
+    inputs, targets = steps(dataclasses.replace(table.inputs, agent_out={})), steps(table.targets)
+    if table.memory is not None:
+        return dataclasses.replace(inputs, agent_out=outputs.outputs, taken_out=outputs.taken), targets
+    taken = None if outputs.taken is None else steps(outputs.taken)
+    stored = steps(table.inputs.agent_out)
+    both = {name: torch.cat([steps(x[:-1]), stored[name][1:]]) for name, x in outputs.outputs.items()}  # [2, M, ...]
+    return dataclasses.replace(inputs, agent_out=both, taken_out=taken), targets

@@ -21,12 +21,12 @@ from disco_torch.rules import UpdateRule, resolve_hyper_params
 from disco_torch.training.minibatches import (
     StepTable,
     check_gradient_steps,
-    check_no_memory,
     draw_orders,
     inputs_of,
+    make_table,
     minibatches_of,
+    resets_of,
     rows_of,
-    table_of_steps,
 )
 from disco_torch.types import (
     AgentOutput,
@@ -89,7 +89,8 @@ class Learner:
       optimizer: constants of Adam.
       hyper_params: the rule's dataclass, a dict, or None for the defaults.
       epochs: times that an update goes through the steps of its batch, with the same targets.
-      minibatches: parts that these steps are divided into at random in each epoch, with a gradient step on each.
+      minibatches: parts that these steps are divided into at random in each epoch, with a gradient step on each; whole
+        trajectories, where the agent has a memory.
       max_gradient_norm: bound on the norm of the gradient, which is scaled down to it; 0 for none.
       burn_in: first steps of each trajectory that only warm up the agent's memory and are left out of the loss. Gradients
         still flow through the memory there, from the steps that count.
@@ -176,7 +177,6 @@ class Learner:
     ) -> tuple[LearnerState, StepTable]:
         """The first half of an update with minibatches: the rule's next state, and all steps with their targets."""
         check_rollout(rollout)
-        check_no_memory(rollout.first_state, self.epochs, self.minibatches)
         summarizer = self.rule.summarizer()
         with torch.no_grad():
             learning = self.agent.learning_outputs(state.params, rollout, memory_resets(rollout), summarizer)
@@ -184,7 +184,7 @@ class Learner:
             targets, meta_state = self.targets(
                 state.params, state.meta_state, rollout, inputs, None, mean_across_processes, summarizer
             )
-        return LearnerState(state.params, state.opt_state, meta_state), table_of_steps(inputs, targets)
+        return LearnerState(state.params, state.opt_state, meta_state), make_table(inputs, targets, rollout.first_state)
 
     def gradient_steps(
         self,
@@ -201,7 +201,7 @@ class Learner:
           generator: source of the minibatches' order.
         """
         sums: Logs = {}
-        for order in draw_orders(self.epochs, table.num_steps, generator, table.inputs.rewards.device):
+        for order in draw_orders(self.epochs, table.num_lines, generator, table.inputs.rewards.device):
             for part in minibatches_of(table, order, self.minibatches):
                 state, logs = step(state, part)
                 sums = {name: sums[name] + value if name in sums else value.clone() for name, value in logs.items()}
@@ -216,10 +216,8 @@ class Learner:
     ) -> tuple[LearnerState, Logs]:
         """One gradient step on some steps of a rollout; a pure function, which can be recorded."""
         params = {name: param.detach().requires_grad_() for name, param in state.params.items()}
-        rows = rows_of(table)
         with torch.enable_grad():
-            each_begins = torch.ones_like(rows.rewards, dtype=torch.bool)
-            inputs, targets = inputs_of(table, self.agent.taken_outputs(params, rows, each_begins))
+            inputs, targets = inputs_of(table, self.agent.taken_outputs(params, rows_of(table), resets_of(table)))
             loss, logs = self.loss(inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():

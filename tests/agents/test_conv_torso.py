@@ -29,7 +29,8 @@ def draw(*shape: int, seed: int = 0) -> Tensor:
 
 
 def make_agent(example: Any, torso: Any = "board", **settings: Any) -> Agent:
-    config = AgentConfig(dense=(7, 6), torso=torso, **{"channels": SMALL.get(torso, ())} | settings)
+    settings = {"dense": (7, 6), "channels": SMALL.get(torso, ())} | settings
+    config = AgentConfig(torso=torso, **settings)
     return Agent(example, 3, OUTPUTS, config).double()
 
 
@@ -159,6 +160,16 @@ def test_each_row_is_read_by_itself_and_position_matters(torso: Any) -> None:
     assert whole.shape == (3, 2, 3)
     torch.testing.assert_close(whole[2:, 1:], agent(x[2:, 1:])[0]["logits"])
     assert not torch.allclose(agent(x.roll(5, -1))[0]["logits"], whole)
+
+
+@pytest.mark.parametrize("torso", ["mlp", "board", "impala", "nature"])
+def test_features_of_tanh_are_bounded_and_have_both_signs(torso: Any) -> None:
+    example = torch.zeros(IMAGE.shape) if torso == "mlp" else IMAGE
+    agent, x = make_agent(example, torso, activation="tanh", dense=(64,)), random_bytes(3, 2, *IMAGE.shape)
+    features = agent.torso(x.double() if torso == "mlp" else x)
+    assert features.abs().max() <= 1.0 and features.min() < 0.0 < features.max()
+    with pytest.raises(ValueError, match=r"`activation` must be one of \['relu', 'tanh'\], got 'gelu'"):
+        make_agent(example, torso, activation="gelu")
 
 
 def test_trees_mix_images_boards_and_vectors() -> None:

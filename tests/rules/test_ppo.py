@@ -36,12 +36,19 @@ def targets_of(inputs: UpdateRuleInputs, hyper: Any = None) -> Targets:
     return targets
 
 
+def ratio_of(inputs: UpdateRuleInputs, t: int, b: int) -> float:
+    """pi(a) / mu(a) of a step."""
+    pi, mu = (torch.softmax(x[t, b], -1) for x in (inputs.agent_out["logits"], inputs.behaviour_logits()))
+    return float(pi[inputs.actions[t, b]] / mu[inputs.actions[t, b]])
+
+
 def test_it_asks_for_logits_and_a_scalar_value() -> None:
     spec = PPO().outputs(7)
     assert dict(spec.flat) == {"logits": 7, "v": 1} and not spec.per_action
 
 
-def test_with_lambda_1_advantages_are_the_return_minus_the_value(inputs: UpdateRuleInputs) -> None:
+def test_with_lambda_1_on_policy_advantages_are_the_return_minus_the_value(inputs: UpdateRuleInputs) -> None:
+    inputs = dataclasses.replace(inputs, behaviour_agent_out={"logits": inputs.agent_out["logits"]})
     targets = targets_of(inputs, {"gae_lambda": 1.0, "discount_factor": 0.9})
     values = inputs.agent_out["v"].squeeze(-1)
     returns, total = torch.zeros_like(inputs.rewards), values[-1]
@@ -63,8 +70,10 @@ def test_advantages_by_hand(inputs: UpdateRuleInputs, cut: bool) -> None:
         for t in reversed(range(T)):
             going = 0.0 if inputs.is_terminal[t, b] else 0.9
             delta = inputs.rewards[t, b] + going * values[t + 1, b] - values[t, b]  # a time limit bootstraps
-            following = delta + going * 0.7 * (0.0 if truncated[t, b] else following)
-            torch.testing.assert_close(targets["advs"][t, b], following)
+            advantage = delta + going * 0.7 * (0.0 if truncated[t, b] else following)
+            following = min(ratio_of(inputs, t, b), 1.0) * advantage
+            torch.testing.assert_close(targets["advs"][t, b], advantage)
+            torch.testing.assert_close(targets["value_target"][t, b], values[t, b] + following)
     assert (targets["advs"] != targets_of(inputs, PPOHyperParams(0.9, 0.7))["advs"]).any() == cut
 
 
@@ -93,8 +102,7 @@ def loss_by_hand(inputs: UpdateRuleInputs, targets: Targets, hyper: PPOHyperPara
     loss = torch.zeros_like(inputs.rewards)
     for t in range(loss.shape[0]):
         for b in range(loss.shape[1]):
-            pi, mu = (torch.softmax(x[t, b], -1) for x in (inputs.agent_out["logits"], inputs.behaviour_logits()))
-            ratio = float(pi[inputs.actions[t, b]] / mu[inputs.actions[t, b]])
+            pi, ratio = torch.softmax(inputs.agent_out["logits"][t, b], -1), ratio_of(inputs, t, b)
             adv = float(targets["normalized_advs"][t, b])
             clipped = min(max(ratio, 1 - hyper.clip_range), 1 + hyper.clip_range)
             error = float(targets["value_target"][t, b] - inputs.agent_out["v"][t, b, 0])

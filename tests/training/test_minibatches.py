@@ -14,26 +14,36 @@ from torch import Tensor
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.data import rule_inputs
+from disco_torch.layers import LSTMState
 from disco_torch.optim import AdamConfig, global_norm
 from disco_torch.rules import PPO, ActorCritic, DiscoUpdateRule, PolicyGradient
 from disco_torch.training import Learner, LearnerState, train
-from disco_torch.training.minibatches import StepTable, draw_orders, minibatches_of, table_of_steps
+from disco_torch.training.minibatches import StepTable, draw_orders, make_table, minibatches_of
 from disco_torch.training.session import TrainingSession
 from disco_torch.types import Rollout, ValueOuts, tree_leaves, tree_map
 
 MakeRollout = Callable[..., Rollout]
 CONFIG = AgentConfig(dense=(8, 6), lstm_size=4, head_mlp_hiddens=(5,), head_w_init_std=None)
+RECURRENT = dataclasses.replace(CONFIG, core="lstm", core_size=5)
 STEPS: dict[str, Any] = {"rule": "ppo", "batch_size": 0, "replay_capacity": 0, "replayed_share": 0.0}
 STEPS |= {"epochs": 3, "minibatches": 4, "max_gradient_norm": 0.5}
 
 
-def make_learner(rule: Any, **settings: Any) -> Learner:
-    agent = Agent(torch.zeros(10), 4, rule.outputs(4), CONFIG).double()
+def make_learner(rule: Any, config: AgentConfig = CONFIG, **settings: Any) -> Learner:
+    agent = Agent(torch.zeros(10), 4, rule.outputs(4), config).double()
     return Learner(agent, rule, AdamConfig(learning_rate=1e-2), **settings)
 
 
 def start(learner: Learner) -> LearnerState:
     return learner.init(torch.Generator().manual_seed(0))
+
+
+def with_memory(rollout: Rollout, config: AgentConfig) -> Rollout:
+    """The rollout with a memory before it, for an agent that has one."""
+    if config.core == "none":
+        return rollout
+    drawn = torch.rand(2, rollout.rewards.shape[1], config.core_size, generator=torch.Generator().manual_seed(5)).double()
+    return dataclasses.replace(rollout, first_state=LSTMState(*drawn))
 
 
 def rules(tiny_rule: DiscoUpdateRule) -> dict[str, Any]:
@@ -42,11 +52,12 @@ def rules(tiny_rule: DiscoUpdateRule) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["ppo", "actor-critic", "policy-gradient", "disco"])
 @pytest.mark.parametrize("cut", [False, True])
+@pytest.mark.parametrize("config", [CONFIG, RECURRENT])
 def test_one_epoch_in_one_part_is_the_plain_update(
-    name: str, cut: bool, tiny_rule: DiscoUpdateRule, make_rollout: MakeRollout
+    name: str, cut: bool, config: AgentConfig, tiny_rule: DiscoUpdateRule, make_rollout: MakeRollout
 ) -> None:
-    learner = make_learner(rules(tiny_rule)[name], max_gradient_norm=0.1)
-    rollout, state = make_rollout(), start(learner)
+    learner = make_learner(rules(tiny_rule)[name], config, max_gradient_norm=0.1)
+    rollout, state = with_memory(make_rollout(), config), start(learner)
     if cut:
         rollout = dataclasses.replace(rollout, truncations=rollout.actions == 3, executed=rollout.actions != 3)
     value_out = ValueOuts(normalized_adv=rollout.rewards[1:]) if name == "policy-gradient" else None
@@ -69,13 +80,13 @@ def numbered(T: int = 5, B: int = 3) -> StepTable:
     rows = (10.0 * torch.arange(T + 1)[:, None] + torch.arange(B)).double()
     rollout = Rollout(rows[..., None], rows.long(), rows - 10.0, torch.ones_like(rows), rows[..., None].expand(-1, -1, 60))
     outputs = {"logits": torch.zeros(T + 1, B, 60).double()}
-    return table_of_steps(rule_inputs(rollout, outputs), {"of_steps": rows[:-1], "of_rows": rows})
+    return make_table(rule_inputs(rollout, outputs), {"of_steps": rows[:-1], "of_rows": rows})
 
 
 def test_a_line_of_the_table_is_a_step_and_the_rows_around_it() -> None:
     table = numbered()
     rewards = table.inputs.rewards
-    assert table.num_steps == 15 and rewards.shape == (15, 1) and len(set(rewards.flatten().tolist())) == 15
+    assert table.num_lines == 15 and rewards.shape == (15, 1) and len(set(rewards.flatten().tolist())) == 15
     assert_same(table.inputs.observations, torch.stack([rewards, rewards + 10.0], dim=1))
     assert_same(table.targets["of_steps"], rewards)
     assert_same(table.targets["of_rows"], torch.cat([rewards, rewards + 10.0], dim=1))
@@ -87,7 +98,7 @@ def test_each_step_is_in_one_minibatch_of_an_epoch(number: int) -> None:
     table = numbered()
     for order in draw_orders(2, 15, torch.Generator().manual_seed(0), "cpu"):
         parts = minibatches_of(table, order, number)
-        sizes = [part.num_steps for part in parts]
+        sizes = [part.num_lines for part in parts]
         assert len(parts) == number and sum(sizes) == 15 and max(sizes) - min(sizes) <= 1
         rewards = torch.cat([part.inputs.rewards for part in parts])
         assert_same(rewards.sort(dim=0).values, table.inputs.rewards.sort(dim=0).values)
@@ -95,6 +106,23 @@ def test_each_step_is_in_one_minibatch_of_an_epoch(number: int) -> None:
             assert_same(part.targets["of_steps"], part.inputs.rewards)
         if number > 1:
             assert not torch.equal(rewards, table.inputs.rewards)
+
+
+def test_with_memory_a_minibatch_is_whole_trajectories(make_rollout: MakeRollout) -> None:
+    """Each part's gradient is that of an update on its trajectories alone."""
+    learner, rollout = make_learner(ActorCritic(), RECURRENT), with_memory(make_rollout(), RECURRENT)
+    state, table = learner.prepare(start(learner), rollout)
+    order = torch.tensor([2, 0, 1])
+    parts = minibatches_of(table, order, 3)
+    assert [part.num_lines for part in parts] == [1, 1, 1]
+    for part, b in zip(parts, order.tolist(), strict=True):
+        rows = dataclasses.replace(rollout, first_state=None)
+        memory = tree_map(lambda x, b=b: x[b : b + 1], rollout.first_state)
+        alone = dataclasses.replace(tree_map(lambda x, b=b: x[:, b : b + 1], rows), first_state=memory)
+        got, _ = learner.minibatch_step(state, part)
+        want, _ = learner.update(state, alone)
+        torch.testing.assert_close(got.params["core.lstm.linear.weight"], want.params["core.lstm.linear.weight"])
+        assert not torch.equal(got.params["core.lstm.linear.weight"], state.params["core.lstm.linear.weight"])
 
 
 def test_orders_are_random_and_repeatable() -> None:
@@ -108,21 +136,21 @@ def ppo_step_by_hand(learner: Learner, state: LearnerState, rollout: Rollout) ->
     params = {name: x.clone().requires_grad_() for name, x in state.params.items()}
     out, _ = learner.agent.unroll(params, rollout.observations)
     values, T = out["v"].squeeze(-1), rollout.rewards.shape[0] - 1
-    advs, following = torch.zeros(T, rollout.rewards.shape[1], dtype=torch.float64), 0.0
-    for t in reversed(range(T)):
-        going = 0.99 * rollout.discounts[t + 1]
-        advs[t] = following = (
-            rollout.rewards[t + 1] + going * values[t + 1] - values[t]
-        ).detach() + going * 0.95 * following
-    counts = rollout.discounts[:-1] > 0
-    normalized = (advs - advs[counts].mean()) / advs[counts].std(correction=0)
     log_pi, log_mu = (
         torch.distributions.Categorical(logits=x[:-1]).log_prob(rollout.actions[:-1])
         for x in (out["logits"], rollout.behaviour_logits)
     )
     ratio = (log_pi - log_mu).exp()
+    weights = ratio.detach().clamp(max=1.0)
+    advs, following = torch.zeros(T, rollout.rewards.shape[1], dtype=torch.float64), 0.0
+    for t in reversed(range(T)):
+        going = 0.99 * rollout.discounts[t + 1]
+        advs[t] = (rollout.rewards[t + 1] + going * (values[t + 1] + 0.95 * following) - values[t]).detach()
+        following = weights[t] * advs[t]
+    counts = rollout.discounts[:-1] > 0
+    normalized = (advs - advs[counts].mean()) / advs[counts].std(correction=0)
     surrogate = torch.min(ratio * normalized, ratio.clamp(0.8, 1.2) * normalized)
-    error = (advs + values[:-1].detach() - values[:-1]) ** 2
+    error = (weights * advs + values[:-1].detach() - values[:-1]) ** 2
     return list(torch.autograd.grad((0.5 * error - surrogate)[counts].mean(), list(params.values())))
 
 
@@ -213,8 +241,9 @@ def test_mistakes(make_rollout: MakeRollout) -> None:
     learner = make_learner(PPO(), minibatches=19)
     with pytest.raises(ValueError, match=r"`minibatches` must be at most the number of steps of a batch, 18, got 19; use l"):
         learner.update(start(learner), make_rollout())
-    with pytest.raises(ValueError, match=r"`epochs` and `minibatches` must be 1 for an agent with memory, got 1 and 19; st"):
-        learner.update(start(learner), dataclasses.replace(make_rollout(), first_state=torch.zeros(3, 1)))
+    table = dataclasses.replace(numbered(), memory=torch.zeros(15, 1))
+    with pytest.raises(ValueError, match=r"at most the number of trajectories of a batch, 15, got 19; use larger"):
+        minibatches_of(table, torch.arange(15), 19)
     with pytest.raises(ValueError, match=r"`epochs` must be at least 1, got 0"):
         make_learner(PPO(), epochs=0)
     with pytest.raises(ValueError, match=r"`minibatches` must be at least 1, got 0"):
@@ -227,7 +256,7 @@ def test_mistakes(make_rollout: MakeRollout) -> None:
     with pytest.raises(
         ValueError, match=r"must be \[T, B, ...\] or \[T\+1, B, ...\] with T = 6 and B = 3 .* got \[6\]; set"
     ):
-        table_of_steps(inputs, {"mean": torch.zeros(6)})
+        make_table(inputs, {"mean": torch.zeros(6)})
 
 
 def test_it_teaches_cartpole(tmp_path: Path) -> None:

@@ -164,11 +164,6 @@ def test_files_from_before_have_no_memory(folder: Path) -> None:
     ("changes", "message"),
     [
         (
-            {"agent": LSTM, "epochs": 2, "minibatches": 3},
-            r"`epochs` and `minibatches` must be 1 for an agent with memory, got 2 and 3; steps in random order have no "
-            r"memory of the ones before. Set both to 1, or the agent's `core` to 'none'",
-        ),
-        (
             {"burn_in": 2},
             r"`burn_in` must be 0 for an agent without memory, got 2; set the agent's `core` to 'lstm'",
         ),
