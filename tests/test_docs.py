@@ -174,9 +174,9 @@ def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         exec(code, namespace)
     assert namespace["action"].shape == () and namespace["run"].num_actions == 2
     runs = [
-        "CartPole-v1-grove25-seed0",
-        "CartPole-v1-grove25-seed0-2",
-        "Pendulum-v1-grove25-seed0",
+        "CartPole-v1-ppo-replay-seed0",
+        "CartPole-v1-ppo-replay-seed0-2",
+        "Pendulum-v1-ppo-replay-seed0",
         "catch-ActorCritic-seed0",
     ]
     assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == runs

@@ -23,7 +23,7 @@ class Inspect:
     """
 
     rule: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RULE")]
-    """Name or file of the rule; `auto` is that of the package."""
+    """Name or file of the rule; `auto` is the default one."""
     run_folder: Annotated[Path | None, tyro.conf.arg(name="run", metavar="RUN")] = None
     """Folder of a run that has learned with the rule; without one, an agent is trained first."""
     checkpoint: str = "newest"

@@ -11,10 +11,10 @@ from typing import Any
 from disco_torch.discovery.config import PRESETS as DISCOVER_PRESETS
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
-from disco_torch.training.config import PRESETS as TRAIN_PRESETS
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.defaults import default_config
 from disco_torch.training.folder import RunFolder
+from disco_torch.training.presets import PRESETS as TRAIN_PRESETS
 
 
 def describe_presets(presets: Mapping[str, tuple[str, object]]) -> str:

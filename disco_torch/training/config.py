@@ -52,7 +52,9 @@ class ObjectsConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. The defaults suit small environments and the embedded rule; see the presets for others."""
+    """A training run. The defaults suit small environments and discovered rules; `default_config` has those of each rule,
+    and presets those of some tasks.
+    """
 
     env: str = "catch"
     """Environment: `catch`, a family of levels such as `grid`, a registered name, the id of a Gymnasium one, or
@@ -61,9 +63,9 @@ class TrainConfig:
     """Arguments of the environment, such as `rows 5 columns 5`."""
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
-    rule: str = "auto"
-    """Update rule: `grove25`, `grove5`, `disco103`, `ppo`, `cmpo`, `actor-critic`, `policy-gradient`, or a file; `auto` is
-    `grove25`."""
+    rule: str = "grove25"
+    """Update rule: `ppo-replay`, `ppo`, `grove25`, `grove5`, `disco103`, `cmpo`, `actor-critic`, `policy-gradient`, or a
+    file; `auto` is `ppo-replay`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0
@@ -82,7 +84,7 @@ class TrainConfig:
     """Number of rows of each rollout, the observations and actions between two updates: 16 rows have 15 steps between them
     to learn from."""
     batch_size: int = 32
-    """Number of trajectories that an update learns from; 0 for as many as a rollout has, which are the newest ones."""
+    """Number of trajectories that an update learns from; 0 for all that the replay keeps."""
     updates_per_rollout: int = 4
     """Number of updates after each rollout."""
     epochs: int = field(default=1, metadata={"later": True})
@@ -93,7 +95,7 @@ class TrainConfig:
     max_gradient_norm: float = field(default=0.0, metadata={"later": True})
     """Bound on the norm of the gradient; a larger one is scaled down to it. 0 leaves gradients as they are."""
     replay_capacity: int = 256
-    """Number of trajectories to keep for replay; 0 for as many as a batch has."""
+    """Number of trajectories to keep for replay, at least those of a rollout; 0 for as many as a batch has."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
     burn_in: int = field(default=0, metadata={"later": True})
@@ -164,16 +166,11 @@ class TrainConfig:
         check_burn_in(self.burn_in, self.rollout_length)
         check_run_name(self.name)
         check_between("replayed_share", self.replayed_share, 0.0, 1.0)
-        if 0 < self.replay_capacity < self.num_envs:
-            raise ValueError(
-                f"`replay_capacity` must hold a rollout, {self.num_envs} trajectories, got {self.replay_capacity}."
-            )
 
     def with_sizes(self) -> TrainConfig:
-        """The same settings with the numbers that a `batch_size` or `replay_capacity` of 0 stands for."""
-        batch_size = self.batch_size or self.num_envs
-        capacity = self.replay_capacity or max(batch_size, self.num_envs)
-        return dataclasses.replace(self, batch_size=batch_size, replay_capacity=capacity)
+        """The same settings with the numbers of trajectories that `batch_size` and `replay_capacity` stand for."""
+        capacity = max(self.replay_capacity or self.batch_size, self.num_envs)
+        return dataclasses.replace(self, batch_size=self.batch_size or capacity, replay_capacity=capacity)
 
     def check_that_it_learns(self) -> None:
         """Raises where the run would end before its first update, which needs a batch in the replay."""
@@ -205,74 +202,3 @@ class TrainConfig:
     @property
     def steps_per_rollout(self) -> int:
         return self.num_envs * self.rollout_length
-
-
-def _notebook(**changes: object) -> TrainConfig:
-    """The reference's evaluation notebook: two parallel environments of 8x8 Catch, rollouts of 29 rows, 1000 of them."""
-    config = TrainConfig(
-        env="catch",
-        num_envs=2,
-        rollout_length=29,
-        steps=58_000,
-        batch_size=64,
-        updates_per_rollout=1,
-        replay_capacity=1024,
-        replayed_share=1.0,
-        agent=AgentConfig(),
-        inputs=InputConfig(),
-        first_steps=False,
-        optimizer=AdamConfig(learning_rate=1e-2),
-    )
-    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
-
-
-PRESETS: dict[str, tuple[str, TrainConfig]] = {
-    "default": ("settings for small environments, with the embedded rule", TrainConfig()),
-    "catch-grove25": (
-        "8x8 Catch with the embedded rule",
-        TrainConfig(
-            env="catch",
-            rule="grove25",
-            batch_size=64,
-            updates_per_rollout=1,
-            optimizer=AdamConfig(learning_rate=3e-3),
-        ),
-    ),
-    "cartpole-grove25": (
-        "CartPole-v1 with the embedded rule",
-        TrainConfig(env="CartPole-v1", rule="grove25"),
-    ),
-    "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
-    "catch-actor-critic": (
-        "8x8 Catch with actor-critic",
-        _notebook(
-            rule="actor-critic",
-            num_envs=16,
-            steps=232_000,
-            replay_capacity=256,
-            replayed_share=0.75,
-            agent=AgentConfig(dense=(128, 128)),
-            optimizer=AdamConfig(learning_rate=3e-3),
-        ),
-    ),
-    "cartpole": (
-        "CartPole-v1 with Disco103",
-        TrainConfig(
-            env="CartPole-v1",
-            rule="disco103",
-            steps=240_000,
-            num_envs=4,
-            rollout_length=30,
-            batch_size=64,
-            updates_per_rollout=1,
-            replay_capacity=1024,
-            replayed_share=1.0,
-            # Position, velocity, angle and angular velocity, each to about unit size, as where Disco103 was measured.
-            agent=AgentConfig(observation_scale=(0.4, 0.5, 5.0, 0.5)),
-            inputs=InputConfig(),
-            first_steps=False,
-            optimizer=AdamConfig(learning_rate=1e-3),
-        ),
-    ),
-}
-"""Presets: named settings, each with what it is for."""

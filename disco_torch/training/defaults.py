@@ -5,13 +5,32 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
-from disco_torch.training.config import TrainConfig
+from disco_torch.training.config import SMALL_AGENT, TrainConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
 
+DEFAULT_RULE = "ppo-replay"
+"""The rule of a run that names none, `auto`."""
 ONE_LARGE_UPDATE = {"batch_size": 64, "updates_per_rollout": 1}
 """One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
+    # Chosen on levels of the tensor families and on validation tasks, see docs/training.md: many small gradient steps, each
+    # of 64 steps out of the last 8 rollouts, come sooner after what they learn from than one long rollout allows.
+    "ppo-replay": {
+        "num_envs": 4,
+        "rollout_length": 33,
+        "batch_size": 0,
+        "updates_per_rollout": 1,
+        "replay_capacity": 32,
+        "replayed_share": 0.0,
+        "epochs": 2,
+        "minibatches": 16,
+        "max_gradient_norm": 0.5,
+        "inputs": InputConfig(observations="auto", rewards="normalized", least_deviation=1.0),
+        "agent": dataclasses.replace(SMALL_AGENT, activation="tanh"),
+        "optimizer": AdamConfig(learning_rate=7e-4, eps=1e-5),
+    },
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
     # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.
@@ -39,6 +58,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 def default_config(rule: str = "auto") -> TrainConfig:
     """The settings of a run with a rule, by its name or file; the plain defaults for a rule that has none of its own."""
+    rule = DEFAULT_RULE if rule == "auto" else rule
     return dataclasses.replace(TrainConfig(rule=rule), **DEFAULTS.get(rule, {}))
 
 

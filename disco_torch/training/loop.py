@@ -133,8 +133,9 @@ def train(
             content, settings = folder.content_to_resume(), folder.config
             objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
         else:
-            base = default_config(rule) if config is None and isinstance(rule, str) else config
-            settings = with_fields(base, fields_of_object(env) | fields)
+            if config is None and not isinstance(rule, UpdateRule):
+                config = default_config(rule or "auto")
+            settings = with_fields(config, fields_of_object(env) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
             settings = checked_config(settings)
             check_num_envs(settings, fields)

@@ -40,6 +40,7 @@ from disco_torch.runs.checkpoint import (
 )
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
+from disco_torch.training.defaults import DEFAULT_RULE
 from disco_torch.training.learning_rate import learning_rate
 from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
@@ -54,10 +55,10 @@ STATE_NAMES = (
 
 
 def resolve_rule(name: str) -> str:
-    """A rule's name, or the whole path of its file; `auto` is the rule that ships with the package."""
-    if name != "auto":
-        return str(Path(name).resolve()) if Path(name).is_file() else name
-    return "grove25"
+    """A rule's name, or the whole path of its file; `auto` is the default one."""
+    if name == "auto":
+        return DEFAULT_RULE
+    return str(Path(name).resolve()) if Path(name).is_file() else name
 
 
 def discount_of(rule: UpdateRule, hyper_params: Any) -> float:

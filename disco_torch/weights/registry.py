@@ -68,7 +68,7 @@ REGISTRY: dict[str, RuleEntry] = {
     for entry in (
         shipped(
             "grove25",
-            "Ships with disco-torch, the default: discovered on 5 families of small environments by the paper's loop.",
+            "Ships with disco-torch: discovered on 5 families of small environments by the paper's loop.",
             "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which is fine-tuned from grove5",
         ),
         shipped(
@@ -101,6 +101,14 @@ REGISTRY: dict[str, RuleEntry] = {
             kind="hand-written",
             description="Clipped policy gradient with generalised advantages, several epochs on each rollout.",
             source="Schulman et al., Proximal policy optimization algorithms (2017)",
+            num_parameters=0,
+            load=PPO,
+        ),
+        RuleEntry(
+            name="ppo-replay",
+            kind="hand-written",
+            description="The default: PPO on the last few short rollouts, corrected by V-trace, in small gradient steps.",
+            source="disco-torch; the loss of Schulman et al. (2017) with the targets of Espeholt et al., IMPALA (2018)",
             num_parameters=0,
             load=PPO,
         ),

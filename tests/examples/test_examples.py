@@ -48,7 +48,7 @@ def test_cartpole(small_rule: DiscoUpdateRule, tmp_path: Path, monkeypatch: pyte
 def test_own_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert 1 <= example("own_environment").main(steps=2560) <= 200
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["CartPole-v1-grove25-seed0"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["CartPole-v1-ppo-replay-seed0"]
 
 
 def test_custom_agent(small_rule: DiscoUpdateRule) -> None:

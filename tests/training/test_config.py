@@ -35,10 +35,16 @@ def test_limits(name: str, low: int) -> None:
         TrainConfig(**{name: low - 1})  # type: ignore[arg-type]
 
 
-def test_the_replay_must_hold_a_rollout() -> None:
-    assert TrainConfig(num_envs=8, replay_capacity=8).replay_capacity == 8
-    with pytest.raises(ValueError, match="`replay_capacity` must hold a rollout, 8 trajectories, got 7"):
-        TrainConfig(num_envs=8, replay_capacity=7)
+def test_the_replay_keeps_at_least_a_rollout() -> None:
+    for given, kept in ((9, 9), (8, 8), (7, 8)):
+        config = TrainConfig(num_envs=8, batch_size=4, replay_capacity=given).with_sizes()
+        assert (config.batch_size, config.replay_capacity) == (4, kept)
+
+
+def test_a_batch_of_0_is_all_that_the_replay_keeps() -> None:
+    for num_envs, batch in ((4, 32), (16, 32), (40, 40)):
+        config = TrainConfig(num_envs=num_envs, batch_size=0, replay_capacity=32, replayed_share=0.0).with_sizes()
+        assert config.batch_size == config.replay_capacity == config.num_fresh == batch
 
 
 def test_sizes_of_0_are_those_of_a_rollout() -> None:

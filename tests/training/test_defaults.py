@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from disco_torch import PRESETS, TrainConfig
 from disco_torch.cli import main, parse
 from disco_torch.cli.train import Train
+from disco_torch.rules import PPO
 from disco_torch.training import default_config, train
 from disco_torch.training.defaults import DEFAULTS, chosen_settings
 from disco_torch.weights import list_rules
@@ -26,10 +28,28 @@ def parsed(*args: str) -> TrainConfig:
 
 
 def test_rules_without_settings_of_their_own_have_the_plain_defaults() -> None:
-    assert default_config() == TrainConfig() and chosen_settings(TrainConfig()) == ""
-    assert default_config("grove25") == TrainConfig(rule="grove25")
+    assert default_config("grove25") == TrainConfig() and chosen_settings(TrainConfig()) == ""
     assert default_config("my/rule.safetensors") == TrainConfig(rule="my/rule.safetensors")
     assert set(DEFAULTS) <= {entry.name for entry in list_rules()}
+
+
+def test_the_default_is_ppo_on_the_last_rollouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = default_config()
+    assert config == default_config("ppo-replay") == parsed() == PRESETS["default"][1]
+    assert dataclasses.replace(parsed("--rule", "auto"), rule=config.rule) == config
+    sized = config.with_sizes()
+    assert sized.num_fresh == sized.batch_size == sized.replay_capacity == 8 * sized.num_envs
+    assert (config.rollout_length - 1) * sized.batch_size / config.minibatches == 64
+    result = train(runs=tmp_path, tensorboard=False, **CATCH, **SMALL | {"steps": 216})
+    assert result.folder.name == "catch-ppo-replay-seed0"
+    printed = capsys.readouterr().out
+    assert "settings of ppo-replay: " in printed and "agent.activation tanh" in printed
+
+
+def test_a_rule_that_is_an_object_has_the_plain_defaults(tmp_path: Path) -> None:
+    result = train(rule=PPO(), runs=tmp_path, tensorboard=False, **CATCH, **SMALL | {"steps": 216})
+    stored = json.loads((result.folder / "config.json").read_text())
+    assert (stored["epochs"], stored["batch_size"], stored["optimizer"]["learning_rate"]) == (1, 32, 5e-4)
 
 
 def test_ppo_learns_from_the_newest_rollout_in_minibatches_of_64() -> None:
@@ -44,14 +64,13 @@ def test_ppo_learns_from_the_newest_rollout_in_minibatches_of_64() -> None:
 
 def test_the_command_line_begins_with_the_settings_of_the_rule() -> None:
     assert parsed("--rule", "ppo") == parsed("--rule=ppo") == default_config("ppo")
-    assert parsed() == PRESETS["default"][1] == TrainConfig()
     changed = parsed("--epochs", "3", "--rule", "ppo", "--optimizer.learning-rate", "0.5")
     assert (changed.epochs, changed.minibatches) == (3, 32)
     assert (changed.optimizer.learning_rate, changed.optimizer.eps) == (0.5, 1e-5)
 
 
 def test_a_preset_takes_the_place_of_the_settings_of_the_rule() -> None:
-    assert parsed("--preset", "default", "--rule", "ppo") == TrainConfig(rule="ppo")
+    assert parsed("--preset", "default", "--rule", "ppo") == dataclasses.replace(default_config(), rule="ppo")
     assert parsed("--preset", "cartpole") == PRESETS["cartpole"][1]
 
 

@@ -10,6 +10,7 @@ import torch
 from small_runs import assert_same, small_config
 
 from disco_torch.rules import ActorCritic, DiscoUpdateRule, PolicyGradient
+from disco_torch.training import default_config
 from disco_torch.training.session import Counters, TrainingSession, resolve_rule
 from disco_torch.types import tree_map
 from disco_torch.weights import load_rule, save_rule
@@ -19,8 +20,8 @@ def session_of(tmp_path: Path, **changes: Any) -> TrainingSession:
     return TrainingSession(small_config(tmp_path, **changes))
 
 
-def test_auto_is_the_embedded_rule() -> None:
-    assert resolve_rule("auto") == "grove25"
+def test_auto_is_the_default_rule() -> None:
+    assert resolve_rule("auto") == default_config().rule == "ppo-replay"
     assert resolve_rule("actor-critic") == "actor-critic"
 
 

@@ -15,9 +15,9 @@ from disco_torch.weights.files import read_file
 
 def test_the_names() -> None:
     assert [entry.name for entry in list_rules()] == [
-        *("grove25", "grove5", "disco103", "actor-critic", "ppo", "cmpo", "policy-gradient")
+        *("grove25", "grove5", "disco103", "actor-critic", "ppo", "ppo-replay", "cmpo", "policy-gradient")
     ]
-    assert type(load_rule("ppo")) is PPO
+    assert type(load_rule("ppo")) is type(load_rule("ppo-replay")) is PPO
     assert type(load_rule("actor-critic")) is ActorCritic
     assert type(load_rule("policy-gradient")) is PolicyGradient
 
@@ -56,7 +56,7 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_needless_configurations() -> None:
-    names = r"\['actor-critic', 'cmpo', 'disco103', 'grove25', 'grove5', 'policy-gradient', 'ppo'\]"
+    names = r"\['actor-critic', 'cmpo', 'disco103', 'grove25', 'grove5', 'policy-gradient', 'ppo', 'ppo-replay'\]"
     message = rf"must be one of {names} or .* file, got 'disco104', which is neither"
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
