@@ -74,7 +74,8 @@ class TrainConfig:
     """Device to learn on: `cpu` or `cuda`; `auto` is the GPU if there is one."""
     speed: Literal["auto", "plain", "traced", "captured", "compiled"] = "auto"
     """Execution mode: plain PyTorch; traced, without the overhead of Python; captured as CUDA graphs; or compiled first,
-    which takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`."""
+    which takes a minute or more at the start. `auto` is `captured` on a GPU, else `plain`, but for the updates of long runs,
+    which are traced."""
 
     steps: int = 256_000
     """Environment steps to take, over all parallel environments."""
@@ -192,6 +193,11 @@ class TrainConfig:
     def num_fresh(self) -> int:
         """Trajectories of each batch that are the newest ones."""
         return round(self.batch_size * (1.0 - self.replayed_share))
+
+    @property
+    def num_gradient_steps(self) -> int:
+        """Gradient steps of the whole run, about."""
+        return self.steps // self.steps_per_rollout * self.updates_per_rollout * self.epochs * self.minibatches
 
     @property
     def services(self) -> dict[str, str]:

@@ -25,8 +25,8 @@ from disco_torch.data import (
 )
 from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment
-from disco_torch.kernels import Recorded
-from disco_torch.rules import PolicyGradient, UpdateRule, resolve_hyper_params
+from disco_torch.kernels import Recorded, Speed
+from disco_torch.rules import CMPO, PPO, ActorCritic, DiscoUpdateRule, PolicyGradient, UpdateRule, resolve_hyper_params
 from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
 from disco_torch.runs.checkpoint import (
     FIX,
@@ -48,6 +48,8 @@ from disco_torch.training.value_function import ValueFunction, ValueFunctionConf
 from disco_torch.types import Logs, Rollout, tree_map
 
 RECENT_EPISODES = 100
+TRACED_FROM = 10_000
+"""Number of gradient steps of a run from which tracing them on a CPU saves more time than it takes."""
 STATE_NAMES = (
     *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
     *("actor", "replay"),
@@ -124,7 +126,7 @@ class TrainingSession:
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
-        self._recorded_update = RecordedUpdate(self.learner, self.value_function, self.normalizer, self.speed)
+        self._recorded_update = RecordedUpdate(self.learner, self.value_function, self.normalizer, self._update_speed())
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
@@ -135,6 +137,13 @@ class TrainingSession:
         """Returns and lengths of the episodes since the last line of metrics, whatever checkpoints lie between."""
         self.unread: list[Episodes] = []
         """Episodes of rollouts whose numbers have not been fetched from the device yet."""
+
+    def _update_speed(self) -> Speed:
+        """The speed of updates: on a CPU `auto` traces them where there are many, with networks and rules of the package."""
+        config, objects = self.config, self.objects
+        is_own = objects.agent is None and type(self.rule) in (PPO, ActorCritic, CMPO, DiscoUpdateRule)
+        pays = is_own and config.num_gradient_steps >= TRACED_FROM
+        return resolve_speed(config.speed, self.device, on_cpu="traced" if pays else "plain")
 
     def _value_function(self, example: Any) -> ValueFunction | None:
         """A value function beside the agent, for the one rule that needs it."""

@@ -9,9 +9,10 @@ import pytest
 import torch
 from small_runs import assert_same, small_config
 
-from disco_torch.rules import ActorCritic, DiscoUpdateRule, PolicyGradient
+from disco_torch.rules import PPO, ActorCritic, DiscoUpdateRule, PolicyGradient
 from disco_torch.training import default_config
-from disco_torch.training.session import Counters, TrainingSession, resolve_rule
+from disco_torch.training.bring_your_own import RunObjects
+from disco_torch.training.session import TRACED_FROM, Counters, TrainingSession, resolve_rule
 from disco_torch.types import tree_map
 from disco_torch.weights import load_rule, save_rule
 
@@ -180,3 +181,26 @@ def test_a_rule_that_is_stored_in_another_precision(tmp_path: Path, dtype: torch
         ValueError, match=r"rule\.safetensors: array 'meta_net\.state_gate\.weight' must be finite in torch\.float32"
     ):
         session_of(tmp_path, rule=str(path))
+
+
+def test_long_runs_trace_their_updates_and_learn_the_same(tmp_path: Path) -> None:
+    """A gradient step for each environment step; nothing but the updates is traced."""
+    settings: dict[str, Any] = {"rule": "ppo", "epochs": 2, "minibatches": 6, "batch_size": 2, "replay_capacity": 0}
+    runs = {"plain": (TRACED_FROM + 8, "plain"), "short": (TRACED_FROM - 8, "auto"), "long": (TRACED_FROM + 8, "auto")}
+    sessions = {name: session_of(tmp_path, **settings, steps=steps, speed=speed) for name, (steps, speed) in runs.items()}
+    for session in sessions.values():
+        for _ in range(3):
+            session.advance()
+        assert not session.speed.trace
+        assert_same(session.learner_state.params, sessions["plain"].learner_state.params)
+    assert [session._update_speed().trace for session in sessions.values()] == [False, False, True]
+
+
+def test_updates_of_what_a_user_wrote_are_not_traced(tmp_path: Path) -> None:
+    class Rule(PPO):
+        """One that might do other things from update to update."""
+
+    config = small_config(tmp_path, rule="ppo", steps=10**9)
+    torso = torch.nn.Sequential(torch.nn.Flatten(2), torch.nn.Linear(12, 8))
+    for objects in (RunObjects(agent=torso), RunObjects(rule=Rule())):
+        assert not TrainingSession(config, objects)._update_speed().trace
