@@ -33,7 +33,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	touch $@
 
 docs: $(VENV)/.installed-docs
-	$(BIN)/python -m sphinx -W --keep-going -q -b html -d build/doctrees docs build/site
+	$(BIN)/python -m sphinx -E -a -W --keep-going -q -b html -d build/doctrees docs build/site
 	@echo "the site is in build/site/index.html"
 
 clean:

@@ -103,33 +103,40 @@ def room_of(name: str) -> str:
     return ".".join(home.split(".")[:2])
 
 
+def kind_of(value: object) -> str:
+    """The heading under which a public name is documented."""
+    if isinstance(value, type) and value.__module__.startswith(PACKAGE):
+        return "Classes"
+    return "Functions" if inspect.isroutine(inspect.unwrap(value)) else "Data and types"
+
+
+def data_doc(module: ModuleType, name: str) -> list[str]:
+    """The docstring below a constant or a type, in the module that it was imported from."""
+    return ModuleAnalyzer.for_module(home_of(module, name)).find_attr_docs().get(("", name), [])
+
+
 def entry(module: ModuleType, name: str) -> list[str]:
     """The reStructuredText that documents one name of a room."""
-    value = getattr(module, name)
-    if inspect.isclass(value) and value.__module__.startswith(PACKAGE):
-        kind = "exception" if issubclass(value, BaseException) else "class"
-        shown = ["   :show-inheritance:"] if any(base.__module__.startswith(PACKAGE) for base in value.__bases__) else []
-        return [f".. auto{kind}:: {module.__name__}.{name}", *shown, ""]
-    if inspect.isfunction(value):
-        return [f".. autofunction:: {module.__name__}.{name}", ""]
-    home = home_of(module, name)
-    doc = ModuleAnalyzer.for_module(home).find_attr_docs().get(("", name), [])
-    body = ["   " + line for line in to_restructured_text(doc)]
-    return [f".. py:data:: {module.__name__}.{name}", "", *body, ""]
+    value, full = getattr(module, name), f"{module.__name__}.{name}"
+    match kind_of(value):
+        case "Classes":
+            kind = "exception" if issubclass(value, BaseException) else "class"
+            has_base = any(base.__module__.startswith(PACKAGE) for base in value.__bases__)
+            return [f".. auto{kind}:: {full}", *(["   :show-inheritance:"] if has_base else []), ""]
+        case "Functions":
+            return [f".. autofunction:: {full}", ""]
+        case _:
+            return [f".. py:data:: {full}", "", *("   " + line for line in to_restructured_text(data_doc(module, name))), ""]
 
 
 def room(name: str) -> str:
     """All public names of a room: classes first, then functions, then the rest."""
     module = importlib.import_module(name)
-    kinds: dict[str, list[str]] = {"Classes": [], "Functions": [], "Data and types": []}
-    for member in sorted(names_of(module), key=str.lower):
-        value = getattr(module, member)
-        ours = inspect.isclass(value) and value.__module__.startswith(PACKAGE)
-        kinds["Classes" if ours else "Functions" if inspect.isfunction(value) else "Data and types"].append(member)
+    names = sorted(names_of(module), key=str.lower)
     parts = [(module.__doc__ or "").strip() + "\n"]
-    for kind, members in kinds.items():
-        if members:
-            lines = [line for member in members for line in entry(module, member)]
+    for kind in ("Classes", "Functions", "Data and types"):
+        lines = [line for member in names if kind_of(getattr(module, member)) == kind for line in entry(module, member)]
+        if lines:
             parts.append(f"## {kind}\n\n````{{eval-rst}}\n" + "\n".join(lines) + "````\n")
     return "\n".join(parts)
 
@@ -140,10 +147,8 @@ def exported_names() -> str:
     rows = ["| name | |", "|---|---|"]
     for name in sorted(package.__all__, key=str.lower):
         value = getattr(package, name)
-        doc = inspect.getdoc(value) if inspect.isclass(value) or inspect.isfunction(value) else ""
-        if not doc:
-            home = home_of(importlib.import_module(room_of(name)), name)
-            doc = "\n".join(ModuleAnalyzer.for_module(home).find_attr_docs().get(("", name), []))
+        is_data = kind_of(value) == "Data and types"
+        doc = "\n".join(data_doc(importlib.import_module(room_of(name)), name)) if is_data else inspect.getdoc(value) or ""
         first = " ".join(doc.split("\n\n")[0].split()).replace("|", "\\|")
         rows.append(f"| {{py:obj}}`{name} <{room_of(name)}.{name}>` | {first} |")
     return "\n".join(rows) + "\n"
