@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -77,6 +79,20 @@ def test_every_room_with_public_names_has_a_page() -> None:
     assert shown == public | {"disco_torch.types", "disco_torch.checks", "disco_torch.optim"}
 
 
+def test_every_public_class_and_function_has_a_docstring() -> None:
+    bare = []
+    for path in (ROOT / "disco_torch").glob("*/__init__.py"):
+        room = importlib.import_module(f"disco_torch.{path.parent.name}")
+        values = {name: getattr(room, name) for name in getattr(room, "__all__", ())}
+        for name, value in values.items():
+            # A dataclass without one gets its signature as a docstring.
+            if (isinstance(value, type) or inspect.isfunction(value)) and (value.__doc__ or f"{name}(").startswith(
+                f"{name}("
+            ):
+                bare.append(f"{room.__name__}.{name}")
+    assert bare == []
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
     """All public names are documented in it, and no link between its pages is broken."""
@@ -100,3 +116,38 @@ def test_the_site_is_built_without_warnings(tmp_path: Path) -> None:
             home = getattr(getattr(room, name), "__module__", room.__name__)
             elsewhere = not home.startswith(room.__name__) and home.startswith("disco_torch.")
             assert elsewhere or f"{room.__name__}.{name}" in everything, name
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS)
+def test_notebooks_are_stored_with_their_outputs(path: str) -> None:
+    text = (ROOT / path).read_text()
+    cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell["outputs"]]
+    printed = "".join("".join(output.get("text", "")) for output in outputs)
+    assert any("image/png" in output.get("data", {}) for output in outputs) and "Traceback" not in printed
+    assert not re.search(r"(^|[\s'\"(])/\w+/|\x1b", printed)  # neither paths of a machine nor colours of a terminal
+    assert len(text) < 200_000
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_tutorial("train_on_your_environment", tmp_path, monkeypatch)
+    at_random = sum(total for total, _ in found["episodes"]) / len(found["episodes"])
+    assert found["low"] > at_random + 0.2 and found["result"].warnings == []
+    assert found["longer"].folder == found["result"].folder
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_looking_into_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = run_tutorial("look_into_a_rule", tmp_path, monkeypatch)
+    case = found["cases"]["actor-critic"]
+    words = found["in_words"](case.pushes["policy"], found["candidate_terms"](case), case.counted)
+    assert words.selected[0].name == "policy gradient: A (e_a - pi)" and words.explained > 0.95
+
+
+def run_tutorial(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    monkeypatch.syspath_prepend(str(ROOT / "scripts"))
+    monkeypatch.chdir(folder)
+    content = json.loads((ROOT / f"docs/tutorials/{name}.ipynb").read_text())
+    return importlib.import_module("run_notebook").run_notebook(content)
