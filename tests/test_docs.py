@@ -152,14 +152,6 @@ def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> 
     assert f"<!-- results -->\n{table}\n<!-- end of results -->" in readme.read_text()
 
 
-@pytest.mark.parametrize("path", ["README.md", "CONTRIBUTING.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
-def test_links_lead_somewhere(path: str) -> None:
-    text = (ROOT / path).read_text()
-    links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
-    missing = [link for link in links if not ((ROOT / path).parent / link.split("#")[0]).exists()]
-    assert missing == []
-
-
 def test_what_a_user_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All snippets of the page, one after the other, with fewer steps."""
     monkeypatch.chdir(tmp_path)

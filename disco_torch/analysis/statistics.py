@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 
 
 class Interval(NamedTuple):
+    """A mean and the bounds of its confidence interval."""
+
     mean: float
     low: float
     high: float

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from disco_torch.envs.catch import STAY, check_board, draw_board
 
 CATCH_ID = "disco_torch/Catch-v0"
+"""Id of Catch in Gymnasium."""
 
 
 class CatchEnv(gymnasium.Env[np.ndarray, np.int64]):

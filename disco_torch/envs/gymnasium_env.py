@@ -33,12 +33,13 @@ class GymnasiumEnvironment(Environment):
     Actions of MultiDiscrete and MultiBinary spaces are joint ones, up to `MAX_JOINT_ACTIONS`; see `envs/actions.py`.
 
     Each autoreset mode gives the rows of `disco_torch.envs.base`:
-      same_step: the row that ends an episode shows the next one's first observation; the truncated episode's last one comes
-        from `info["final_obs"]`. The environments of a `SyncVectorEnv` are wrapped so that they may reuse their array.
-      disabled: the adapter resets the environments that ended right after the step, and returns what same_step would.
-      next_step: the row that ends an episode shows its last observation; one more row, whose action is ignored, shows the
-        next one's first with reward 0 and discount 0.
-      envpool: as next_step, for pools that take no seed at reset (they are seeded when made).
+
+    - same_step: the row that ends an episode shows the next one's first observation; the truncated episode's last one comes
+      from `info["final_obs"]`. The environments of a `SyncVectorEnv` are wrapped so that they may reuse their array.
+    - disabled: the adapter resets the environments that ended right after the step, and returns what same_step would.
+    - next_step: the row that ends an episode shows its last observation; one more row, whose action is ignored, shows the
+      next one's first with reward 0 and discount 0.
+    - envpool: as next_step, for pools that take no seed at reset (they are seeded when made).
 
     Episodes that are terminated and truncated at once count as terminated.
 

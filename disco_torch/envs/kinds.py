@@ -18,6 +18,7 @@ from disco_torch.envs.base import Environment
 from disco_torch.types import tree_items
 
 ObservationKind = Literal["image", "unit", "numbers"]
+"""What a leaf of an observation is: an image, bits and codes within 0 and 1, or numbers of any size."""
 KINDS: tuple[ObservationKind, ...] = ("image", "unit", "numbers")
 IMAGE_SIDE = 32
 """Least length of both sides of an image; smaller arrays of bytes are boards, whose numbers are codes."""

@@ -87,6 +87,8 @@ class ActorCriticConfig:
 
 @tree_dataclass
 class ActorCriticState:
+    """Moments of advantages and of value errors."""
+
     adv_ema_state: EmaState
     td_ema_state: EmaState
 

@@ -11,9 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Metrics = dict[str, float]
+"""A line of metrics: numbers by name."""
 
 
 class Sink(Protocol):
+    """Where the metrics of a run go: a line at a time, until the run is over."""
+
     def write(self, metrics: Mapping[str, float]) -> None: ...
 
     def close(self) -> None: ...
@@ -78,6 +81,7 @@ class TensorBoardSink:
 
 
 def import_service(module: str) -> Any:
+    """The module of a tracking service; one that is not installed is an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -28,6 +28,8 @@ class EpisodesDoNotEnd(ValueError):
 
 @dataclass(frozen=True)
 class Evaluation:
+    """Returns and lengths of the episodes of an evaluation, and the policy that played them."""
+
     policy: PolicyKind
     returns: list[float]
     lengths: list[float]

@@ -65,6 +65,8 @@ class ValueFunctionConfig:
 
 @tree_dataclass
 class ValueFunctionState:
+    """Parameters of a value function, its optimiser's state, and the moments of advantages and value errors."""
+
     params: Params
     opt_state: AdamState
     adv_ema_state: EmaState

@@ -17,8 +17,10 @@ ROOT_EPSILON = 1e-12
 class MovingAverage:
     """Moments of whole batches, averaged over updates, debiased as Adam's are.
 
-    m1 <- decay m1 + (1 - decay) mean(x),    m2 <- decay m2 + (1 - decay) mean(x^2)
-    mean = m1 / (1 - decay^n),    var = max(0, m2 / (1 - decay^n) - mean^2)
+        m1 <- decay m1 + (1 - decay) mean(x),    m2 <- decay m2 + (1 - decay) mean(x^2)
+        mean = m1 / (1 - decay^n),    var = max(0, m2 / (1 - decay^n) - mean^2)
+
+    after n batches; the state holds decay^n as `decay_product`.
     """
 
     decay: float = 0.99

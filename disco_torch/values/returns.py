@@ -52,6 +52,8 @@ def importance_weights(pi_logits: Tensor, behaviour_logits: Tensor, actions: Ten
 
 
 class VTrace(NamedTuple):
+    """What `vtrace` returns."""
+
     errors: Tensor  # [T, B] target minus value; gradients flow to the value alone
     advantages: Tensor  # [T, B] for a policy gradient
 
