@@ -10,12 +10,12 @@ from disco_torch.analysis.learning_check import EPISODES, learning_problem
 from disco_torch.envs import EnvironmentFailure
 from disco_torch.runs import RunLoop
 from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best, typed
+from disco_torch.training.defaults import DEFAULT_RULE
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.periodic_evaluation import EvaluationPoint, PeriodicEvaluation
 from disco_torch.training.session import RECENT_EPISODES, TrainingSession
 
 ADVICE = "docs/not_learning.md"
-BASELINE = "ppo"
 LEAST_UPDATES = 100
 """Updates before which the entropy of a policy says nothing."""
 
@@ -142,8 +142,8 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         problem = learning_problem(session.first_returns, last, entropy, session.env.num_actions)
         if problem is None:
             return None
-        baseline = "" if self.folder.config.rule == BASELINE else f"`--rule {BASELINE}` is the baseline to try, and "
-        return f"Not learning? At step {session.counters.steps:,} {problem}; {baseline}{ADVICE} has more."
+        default = "" if self.folder.config.rule == DEFAULT_RULE else f"`--rule {DEFAULT_RULE}` is the one to try, and "
+        return f"Not learning? At step {session.counters.steps:,} {problem}; {default}{ADVICE} has more."
 
     def findings(self) -> dict[str, Any]:
         """What the summary says about evaluations and learning. Where nothing was learned, a line says so again."""

@@ -374,7 +374,7 @@ def test_a_run_that_cannot_learn_says_so_once_and_at_the_end(tmp_path: Path, cap
     result = train(learning_config(tmp_path, optimizer=AdamConfig(learning_rate=0.0)), view=False)
     said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not learning?")]
     assert len(said) == 2 and said[0].startswith("Not learning? At step 5,760 ")  # a fifth of 28,800
-    assert all(line.endswith("; `--rule ppo` is the baseline to try, and docs/not_learning.md has more.") for line in said)
+    assert all(line.endswith("; `--rule ppo-replay` is the one to try, and docs/not_learning.md has more.") for line in said)
     assert result.warnings == summary_of(result.folder)["warnings"] == [said[1]]
 
 
