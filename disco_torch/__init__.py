@@ -27,6 +27,7 @@ from disco_torch.rules import (
     UpdateRule,
 )
 from disco_torch.runs import Callback, RunStatus
+from disco_torch.sharing import push_to_hub
 from disco_torch.training import (
     PRESETS,
     DiscoTrainer,
@@ -111,6 +112,7 @@ __all__ = [
     "load_run",
     "make_env",
     "make_report",
+    "push_to_hub",
     "register_env",
     "register_rule",
     "save_rule",

@@ -215,6 +215,12 @@ def test_the_report_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         parse(shlex.split(command, comments=True))
 
 
+def test_the_commands_of_the_page_on_sharing() -> None:
+    commands = re.findall(r"^disco-torch (.*)$", (ROOT / "docs/sharing.md").read_text(), flags=re.M)
+    parsed = [parse(shlex.split(command, comments=True)) for command in commands]
+    assert [type(each).__name__ for each in parsed] == ["Push", "Push", "Push", "Train", "Evaluate", "Report"]
+
+
 def test_the_comparison_of_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

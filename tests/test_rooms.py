@@ -32,6 +32,7 @@ ROOMS = [
     "discovery",
     "reports",
     "inspection",
+    "sharing",
     "verification",
     "cli",
 ]

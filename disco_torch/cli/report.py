@@ -22,7 +22,7 @@ class Report:
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folders of the runs, of either kind."""
+    """Folders of the runs, of either kind; `hf:ORG/NAME` is one on the Hugging Face Hub."""
     out: Path = Path("report.html")
     """Page to write, an .html file."""
 

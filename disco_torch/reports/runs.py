@@ -14,6 +14,7 @@ from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.runs.folder import ConfiguredFolder
 from disco_torch.runs.sinks import Metrics
 from disco_torch.training.folder import RunFolder
+from disco_torch.weights.hub import fetch_run, is_hub_name
 
 F = TypeVar("F", RunFolder, DiscoveryFolder)
 
@@ -114,6 +115,8 @@ DiscoveryRun = ReportedRun[DiscoveryFolder]
 
 def open_folder(path: Path) -> RunFolder | DiscoveryFolder:
     """The folder of a run of either kind; raises where it is none."""
+    if is_hub_name(path):
+        path = fetch_run(path, "runs")
     file = path / "config.json"
     if not file.is_file():
         within = path.is_dir() and any(path.glob("*/config.json"))

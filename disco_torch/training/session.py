@@ -45,6 +45,7 @@ from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_map
+from disco_torch.weights.hub import is_hub_name, pin_rule
 
 RECENT_EPISODES = 100
 STATE_NAMES = (
@@ -54,7 +55,9 @@ STATE_NAMES = (
 
 
 def resolve_rule(name: str) -> str:
-    """A rule's name, or the whole path of its file; `auto` is the rule that ships with the package."""
+    """A rule's name, with its commit if it is on the Hub, or the path of its file; `auto` is the rule of the package."""
+    if is_hub_name(name):
+        return pin_rule(name)
     if name != "auto":
         return str(Path(name).resolve()) if Path(name).is_file() else name
     return "grove25"
