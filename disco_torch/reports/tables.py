@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from disco_torch.analysis import Interval
@@ -113,7 +114,10 @@ def _leaves(run: ReportedRun[Any]) -> dict[str, Any]:
 
 
 def _shown(value: Any) -> str:
+    """A setting in few letters. Of a whole path the last two parts: pages are sent to others."""
     text = "" if value is None else str(value)
+    if isinstance(value, str) and Path(value).is_absolute():
+        text = str(Path(*Path(value).parts[-2:]))
     return text if len(text) <= 80 else f"{text[:79]}\N{HORIZONTAL ELLIPSIS}"
 
 

@@ -147,6 +147,7 @@ def test_settings_runs_and_systems(made: Report, runs: dict[str, Path]) -> None:
     ]
     assert settings["env_args.rows"] == ["4", "4", "4", "5", "5"] and "num_envs" not in settings
     assert ["num_envs", "2"] in rows  # among all settings
+    assert settings["rule"][2] == "rules/rule-000004.safetensors" and str(runs["fresh"].parent) not in made.path.read_text()
     row = next(row for row in rows if row[0] == "ppo-4-0")
     summary = json.loads((runs["ppo-4-0"] / "summary.json").read_text())
     assert row[1:3] == ["finished", f"{summary['final_return']:.4g}"] and row[5:7] == ["240", str(summary["episodes"])]
