@@ -7,6 +7,7 @@ from disco_torch.discovery import DiscoverConfig, DiscoverResult, discover
 from disco_torch.envs import BinActions, Environment, EnvironmentFailure, make_env, register_env
 from disco_torch.inspection import inspect_rule
 from disco_torch.optim import AdamConfig, ClippedAdam
+from disco_torch.reports import make_report
 from disco_torch.rules import (
     PPO,
     ActorCritic,
@@ -26,6 +27,7 @@ from disco_torch.rules import (
     UpdateRule,
 )
 from disco_torch.runs import Callback, RunStatus
+from disco_torch.sharing import push_to_hub
 from disco_torch.training import (
     PRESETS,
     DiscoTrainer,
@@ -109,6 +111,8 @@ __all__ = [
     "load_rule",
     "load_run",
     "make_env",
+    "make_report",
+    "push_to_hub",
     "register_env",
     "register_rule",
     "save_rule",

@@ -195,6 +195,24 @@ def test_what_is_found_in_a_rule(
     assert sum(path.stat().st_size for path in (ROOT / "docs/inspecting").iterdir()) < 600_000
 
 
+def test_the_report_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The snippet with fewer steps; its commands have the options that there are."""
+    monkeypatch.chdir(tmp_path)
+    (code,) = blocks("docs/reports.md")
+    assert "steps=50_000" in code
+    exec(code.replace("steps=50_000", "steps=2_560"), {})
+    assert "catch ppo Interval(mean=" in capsys.readouterr().out and (tmp_path / "report.html").is_file()
+    text = (ROOT / "docs/reports.md").read_text()
+    for command in re.findall(r"^disco-torch (.*)$", text, flags=re.M):
+        parse(shlex.split(command, comments=True))
+
+
+def test_the_commands_of_the_page_on_sharing() -> None:
+    commands = re.findall(r"^disco-torch (.*)$", (ROOT / "docs/sharing.md").read_text(), flags=re.M)
+    parsed = [parse(shlex.split(command, comments=True)) for command in commands]
+    assert [type(each).__name__ for each in parsed] == ["Push", "Push", "Push", "Train", "Evaluate", "Report"]
+
+
 def test_the_comparison_of_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,10 +26,13 @@ ROOMS = [
     "optim",
     "weights",
     "analysis",
+    "pages",
     "runs",
     "training",
     "discovery",
+    "reports",
     "inspection",
+    "sharing",
     "verification",
     "cli",
 ]

@@ -16,6 +16,8 @@ from disco_torch.cli.imports import import_named
 from disco_torch.cli.inspect import Inspect
 from disco_torch.cli.plot import Plot
 from disco_torch.cli.presets import take_preset
+from disco_torch.cli.push import Push
+from disco_torch.cli.report import Report
 from disco_torch.cli.rules import Rules
 from disco_torch.cli.seeds import run_seeds
 from disco_torch.cli.train import Train
@@ -28,7 +30,7 @@ MISTAKES = (ValueError, OSError, ImportError, gymnasium.error.Error, Environment
 """Errors that are printed as one line, without a traceback."""
 
 
-Command = Train | Discover | Evaluate | Compare | Plot | Inspect | Demo | Rules | Verify
+Command = Train | Discover | Evaluate | Compare | Plot | Report | Inspect | Push | Demo | Rules | Verify
 DESCRIPTION = "Reinforcement learning whose update rule was itself learned. `disco-torch --version` prints the version."
 
 
@@ -47,7 +49,9 @@ def parse(args: list[str]) -> Command:
         | Annotated[Evaluate, tyro.conf.subcommand("evaluate")]
         | Annotated[Compare, tyro.conf.subcommand("compare")]
         | Annotated[Plot, tyro.conf.subcommand("plot")]
+        | Annotated[Report, tyro.conf.subcommand("report")]
         | Annotated[Inspect, tyro.conf.subcommand("inspect")]
+        | Annotated[Push, tyro.conf.subcommand("push")]
         | Annotated[Demo, tyro.conf.subcommand("demo")]
         | Annotated[Rules, tyro.conf.subcommand("rules")]
         | Annotated[Verify, tyro.conf.subcommand("verify")]

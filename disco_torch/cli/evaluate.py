@@ -20,7 +20,7 @@ class Evaluate:
     """Play whole episodes with the agent of a run, and print the mean return with its 95% interval."""
 
     run_folder: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of the run."""
+    """Folder of the run, or `hf:ORG/NAME` for one on the Hugging Face Hub."""
     checkpoint: str = "newest"
     """Checkpoint to evaluate: `newest`, `best` by the evaluations during training, or its number of rollouts."""
     episodes: int = 100

@@ -18,6 +18,7 @@ from disco_torch.cli.imports import Imports
 from disco_torch.rules import DiscoConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
 from disco_torch.weights.files import read_file, sha256_of
+from disco_torch.weights.hub import fetch_rule, is_hub_name
 from disco_torch.weights.parameters import plain_metadata
 from disco_torch.weights.registry import REGISTRY, RuleEntry, check_name_or_file, list_rules
 from disco_torch.weights.rule_files import untrained_rule
@@ -46,7 +47,8 @@ class Rules:
             console.print(rules_table(list_rules()))
             return 0
         check_name_or_file(self.name)
-        page = page_of_entry(REGISTRY[self.name]) if self.name in REGISTRY else page_of_file(Path(self.name))
+        path = fetch_rule(self.name) if is_hub_name(self.name) else Path(self.name)
+        page = page_of_entry(REGISTRY[self.name]) if self.name in REGISTRY else page_of_file(path)
         print_page(console, page)
         if self.arrays:
             print_details(console, page)

@@ -30,6 +30,7 @@ from disco_torch.runs import (
 )
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training.session import resolve_rule
+from disco_torch.weights.hub import refuse_hub_name
 
 SHOWN = {
     "meta_updates": "meta-updates",
@@ -127,6 +128,7 @@ def _created(config: DiscoverConfig, stack: ExitStack) -> DiscoveryFolder:
 
 def _resumed(path: Path, config: DiscoverConfig | None, stack: ExitStack) -> tuple[DiscoveryFolder, dict[str, Any]]:
     """The folder of a discovery to continue, locked until the stack is closed, and its newest checkpoint."""
+    refuse_hub_name(path, "resume")
     folder = DiscoveryFolder.open(path)
     stack.enter_context(run_lock(path))
     if config is not None:

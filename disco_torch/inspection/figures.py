@@ -11,18 +11,18 @@ import numpy as np
 
 from disco_torch.analysis import Interval
 from disco_torch.inspection.counterfactuals import Reading
-from disco_torch.inspection.drawing import COLORS, INK, Figure, Panel
 from disco_torch.inspection.findings import Inspection
 from disco_torch.inspection.horizon import Reach
 from disco_torch.inspection.lifetime import Age
 from disco_torch.inspection.probes import Approach, Probe
 from disco_torch.inspection.traces import Trace
 from disco_torch.inspection.words import InWords
+from disco_torch.pages import INK, LINES, NOTHING, Figure, Panel, add_legend, in_digits
 
 SHOWN_TRAJECTORIES = 16
 """Number of single trajectories in the figure of horizons."""
-NOTHING = "\N{EN DASH}"
-"""What stands where there is no number."""
+COLORS = dict(zip(("policy", "y", "z", "value"), LINES, strict=False))
+"""Colours of targets and of what they are targets for, in all figures."""
 LEAST_R2 = -0.25
 """R^2 below which a probe is drawn at the edge."""
 
@@ -130,15 +130,6 @@ def _draw_heat(readings: Sequence[Reading], axes: list[Any]) -> None:
     each.spines[:].set_visible(False)
 
 
-def in_digits(x: float) -> str:
-    """A number as it is read in a table: three digits, and 0 for what is less than a millionth."""
-    if not math.isfinite(x):
-        return NOTHING
-    if abs(x) < 1e-6:
-        return "0"
-    return f"{x:.3f}" if abs(x) >= 0.0095 else f"{x:.0e}".replace("e-0", "e-")
-
-
 def _reach(found: Inspection) -> Figure:
     panels = []
     for name, each in found.findings.items():
@@ -162,7 +153,7 @@ def _draw_reach(reaches: Sequence[Reach], axes: list[Any]) -> None:
     each.set(xlabel="k, steps ahead", ylabel="change, share of largest", ylim=(-0.03, 1.15))
     known = max(int(np.isfinite(reach.mean.cpu().numpy()).nonzero()[0][-1]) for reach in reaches)
     each.set_xlim(-0.3, max(1, known) + 0.3)
-    _add_legend(each, columns=2)
+    add_legend(each, columns=2)
     each.set_yticks([0.0, 0.5, 1.0])
 
 
@@ -186,7 +177,7 @@ def _draw_probes(probes: Sequence[Probe], axes: list[Any]) -> None:
     each.axhline(0.5 if is_event else 0.0, color=INK, linestyle=":", linewidth=0.8)
     each.set(xlabel="k, steps ahead", ylabel="balanced accuracy" if is_event else "R²")
     each.set_ylim((0.38, 1.0) if is_event else (LEAST_R2 - 0.03, 1.0))
-    _add_legend(each)
+    add_legend(each)
     each.set_yticks([0.5, 0.75, 1.0] if is_event else [0.0, 0.5, 1.0])
 
 
@@ -197,7 +188,7 @@ def _draw_approach(approach: Sequence[Approach], axes: list[Any]) -> None:
         each.plot(-np.arange(len(rise)), rise, color=COLORS[own.name], label=own.name, marker=".", markersize=4)
     each.axhline(0.0, color=INK, linestyle=":", linewidth=0.8)
     each.set(xlabel="steps before the reward", ylabel="above its mean, nats")
-    _add_legend(each)
+    add_legend(each)
 
 
 def _words(found: Inspection) -> Figure:
@@ -251,12 +242,4 @@ def _draw_ages(ages: Sequence[Age], read: Callable[[Age], dict[str, Interval]], 
     each.set_xscale("symlog", linthresh=max(1, updates[1] if len(updates) > 1 else 1))
     each.set(xlabel="updates" if is_life else "times that the rollouts were seen", ylabel="distance")
     each.set_ylim(bottom=min(0.0, each.get_ylim()[0]))
-    _add_legend(each)
-
-
-def _add_legend(axes: Any, columns: int = 4) -> None:
-    """A legend at the top, with room made above all that is drawn."""
-    rows = -(-len(axes.get_legend_handles_labels()[1]) // columns)
-    low, high = axes.get_ylim()
-    axes.set_ylim(low, high + (0.1 + 0.11 * rows) * (high - low))
-    axes.legend(loc="upper right", ncols=columns, fontsize=7.5, columnspacing=1.0, handlelength=1.2)
+    add_legend(each)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from disco_torch.envs import EnvSource
 from disco_torch.inspection.findings import Inspection, inspect_subject
 from disco_torch.inspection.page import write_page
 from disco_torch.inspection.subject import load_subject, train_subject
+from disco_torch.pages import check_page_path
 from disco_torch.rules import UpdateRule
 from disco_torch.weights.registry import check_name_or_file
 
@@ -38,7 +38,7 @@ def inspect_rule(
       say: is told what is being done.
       fields: fields of `TrainConfig` for the agent that is trained, such as `steps` and `seed`.
     """
-    page = check_out(Path(out))
+    page = check_page_path(Path(out), folder_beside=True)
     if isinstance(rule, str) and rule != "auto":
         check_name_or_file(rule, "rule")
     if run is not None:
@@ -53,13 +53,3 @@ def inspect_rule(
         subject.close()
     write_page(found, page)
     return found
-
-
-def check_out(path: Path) -> Path:
-    """Raises where no page can be written, before any work is done."""
-    if path.suffix != ".html" or path.is_dir():
-        raise ValueError(f"`out` must be the name of an .html file, got {path}.")
-    folder = next(parent for parent in [path.with_suffix(""), *path.parents] if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"`out` must be in a folder that can be written to, got {path}; {folder} is none.")
-    return path

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import html
 import io
 import json
@@ -16,13 +15,25 @@ import numpy as np
 
 from disco_torch.files import replacing
 from disco_torch.inspection.captions import CAPTIONS
-from disco_torch.inspection.drawing import SIDES, Figure, figure_png, panel_svg
-from disco_torch.inspection.figures import NOTHING, in_digits, make_figures
+from disco_torch.inspection.figures import make_figures
 from disco_torch.inspection.findings import Inspection, RuleFindings, to_plain
 from disco_torch.inspection.horizon import Reach
 from disco_torch.inspection.summary import summarize_in_words
+from disco_torch.pages import (
+    NOTHING,
+    SIDES,
+    Figure,
+    data_uri,
+    figure_png,
+    html_list,
+    html_paragraph,
+    html_table,
+    in_digits,
+    panel_svg,
+    render_page,
+)
 
-TEMPLATE = Path(__file__).with_name("page_template.html")
+PLAYER, PLAYER_STYLE = (Path(__file__).with_name(f"player.{ending}") for ending in ("html", "css"))
 FRAME_WIDTH = 192
 """Largest width of a picture on the page."""
 
@@ -36,32 +47,32 @@ def write_page(found: Inspection, path: Path) -> list[Path]:
     folder = path.with_suffix("")
     contents = {folder / f"{figure.name}.png": figure_png(figure) for figure in figures}
     contents[folder / "numbers.json"] = (json.dumps(found.plain(), allow_nan=False, indent=1) + "\n").encode()
-    contents[path] = render_page(found, figures).encode()
+    contents[path] = render_inspection(found, figures).encode()
     for name, content in contents.items():
         with replacing(name) as file:
             file.write(content)
     return list(contents)
 
 
-def render_page(found: Inspection, figures: Sequence[Figure]) -> str:
+def render_inspection(found: Inspection, figures: Sequence[Figure]) -> str:
     """The text of the page."""
     title = f"Inside {found.rule}: what an update rule does, on {found.env}"
     parts = [
-        f"<h1>{html.escape(title)}</h1>",
-        f'<p class="faint">{html.escape(_about(found))}</p>',
+        html_paragraph(_about(found), faint=True),
         "<nav><ul>" + "".join(f'<li><a href="#{x.name}">{CAPTIONS[x.name].title}</a></li>' for x in figures) + "</ul></nav>",
         "<h2>In short</h2>",
-        "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in summarize_in_words(found)) + "</ul>",
+        html_list(summarize_in_words(found)),
     ]
     for figure in figures:
         parts += _section(found, figure)
     known = {figure.name for figure in figures}
     missing = [line for name, lines in found.skipped.items() if name not in known for line in lines]
     if missing:
-        parts.append("<h2>Left out</h2><ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in missing) + "</ul>")
+        parts.append("<h2>Left out</h2>" + html_list(missing))
     # A "<" could end the script that the numbers stand in.
     trace = json.dumps(_trace_data(found), allow_nan=False).replace("<", "\\u003c")
-    return Template(TEMPLATE.read_text()).substitute(title=html.escape(title), body="\n".join(parts), trace=trace)
+    end = Template(PLAYER.read_text()).substitute(trace=trace)
+    return render_page(title, parts, style=PLAYER_STYLE.read_text(), end=end)
 
 
 def _about(found: Inspection) -> str:
@@ -79,18 +90,12 @@ def _section(found: Inspection, figure: Figure) -> list[str]:
     panels = "".join(
         f'<div class="panel">{panel_svg(panel)}{lane if panel.fixed_sides else ""}</div>' for panel in figure.panels
     )
-    notes = "".join(f'<p class="faint">{html.escape(line)}</p>' for line in found.skipped.get(figure.name, []))
+    notes = "".join(html_paragraph(line, faint=True) for line in found.skipped.get(figure.name, []))
     above = _player(found) if figure.name == "traces" else ""
     tables = {"horizon": _horizon_table, "words": _words_table}
     below = tables[figure.name](found.findings) if figure.name in tables else ""
     heading = f'<h2 id="{figure.name}">{title}</h2><p>{html.escape(text)}</p>'
     return [heading, notes, above, f'<div class="panels">{panels}</div>', below]
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    top = "".join(f"<th>{html.escape(cell)}</th>" for cell in head)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _horizon_table(findings: dict[str, RuleFindings]) -> str:
@@ -101,7 +106,7 @@ def _horizon_table(findings: dict[str, RuleFindings]) -> str:
         for quantity in dict.fromkeys(reach.quantity for reach in each.reach):
             own = {reach.target: reach for reach in each.reach if reach.quantity == quantity}
             rows.append([name, quantity, *(_horizon_cell(own.get(target)) for target in targets)])
-    return _table(["effective horizon in steps (largest change)", "changed", *targets], rows)
+    return html_table(["effective horizon in steps (largest change)", "changed", *targets], rows)
 
 
 def _horizon_cell(reach: Reach | None) -> str:
@@ -118,7 +123,7 @@ def _words_table(findings: dict[str, RuleFindings]) -> str:
             rows.append([name, term.name, *numbers])
         if not each.words.selected:
             rows.append([name, "no term explains 1% of the variance", *[NOTHING] * 4])
-    return _table(["rule", "term", "coefficient", "explained so far", "alone", "selected from halves"], rows)
+    return html_table(["rule", "term", "coefficient", "explained so far", "alone", "selected from halves"], rows)
 
 
 def _player(found: Inspection) -> str:
@@ -127,14 +132,14 @@ def _player(found: Inspection) -> str:
     frame = ""
     if found.frames:
         sprite, width, height = _sprite(found.frames[:steps])
-        style = f"width:{width}px;height:{height}px;background-image:url(data:image/png;base64,{sprite})"
+        style = f"width:{width}px;height:{height}px;background-image:url({sprite})"
         frame = f'<div class="frame" id="frame" role="img" aria-label="picture of the step" style="{style}"></div>'
     slider = f'<label for="step">step</label><input id="step" type="range" min="0" max="{steps - 1}" value="0">'
     return f'<div class="player">{frame}<div class="controls">{slider}<dl class="readout" id="readout"></dl></div></div>'
 
 
 def _sprite(frames: Sequence[np.ndarray]) -> tuple[str, int, int]:
-    """All pictures side by side as a PNG in base64, and the width and height of one."""
+    """All pictures side by side as a PNG in a data URI, and the width and height of one."""
     from PIL import Image
 
     height, width = frames[0].shape[:2]
@@ -145,7 +150,7 @@ def _sprite(frames: Sequence[np.ndarray]) -> tuple[str, int, int]:
         strip.paste(Image.fromarray(frame).resize(size, Image.Resampling.NEAREST), (i * size[0], 0))
     buffer = io.BytesIO()
     strip.quantize(64).save(buffer, format="PNG", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode(), *size
+    return data_uri(buffer.getvalue(), "image/png"), *size
 
 
 def _trace_data(found: Inspection) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.settings import with_fields
 from disco_torch.types import Rollout, tree_map
 from disco_torch.weights import default_hyper_params
+from disco_torch.weights.hub import refuse_hub_name
 from disco_torch.weights.registry import check_name_or_file
 
 TRAJECTORIES = 32
@@ -179,6 +180,7 @@ def load_subject(
       env: the environment, where the run was given an object.
       device: device to compute on.
     """
+    refuse_hub_name(run, "run")
     folder = RunFolder.open(Path(run)).with_settings(device=device, speed="plain")
     own = folder.config.rule
     if isinstance(rule, str) and resolve_rule(rule) != own:

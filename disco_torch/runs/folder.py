@@ -25,6 +25,7 @@ from disco_torch.runs.checkpoint import (
 )
 from disco_torch.runs.sinks import Metrics, read_metrics
 from disco_torch.weights.configuration import check_plain, config_from_plain, config_to_plain, flat_config
+from disco_torch.weights.hub import fetch_run, is_hub_name
 
 FREE_SETTINGS = (
     *("name", "runs", "device", "speed", "minutes", "log_every", "checkpoint_every", "snapshot_every", "keep_checkpoints"),
@@ -135,7 +136,9 @@ class ConfiguredFolder(Generic[C]):
 
     @classmethod
     def open(cls, path: Path, extend_to: int | None = None) -> Self:
-        """The folder of a run that exists; with `extend_to` beyond its length, the run is lengthened."""
+        """The folder of a run that exists, or `hf:ORG/NAME` for one on the Hub; with `extend_to` it is lengthened."""
+        if is_hub_name(path):
+            path = fetch_run(path)
         file = path / "config.json"
         if not file.is_file():
             raise ValueError(f"`run` must be the folder of a run, with a config.json in it, got {path}.")

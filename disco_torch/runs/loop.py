@@ -21,6 +21,7 @@ from disco_torch.runs.folder import ConfiguredFolder
 from disco_torch.runs.progress import Progress
 from disco_torch.runs.session import Session
 from disco_torch.runs.sinks import JsonlSink, Metrics, Sink, TensorBoardSink
+from disco_torch.runs.system import describe_system
 from disco_torch.runs.view import LiveView
 from disco_torch.runs.world import ProcessLost, World
 
@@ -308,6 +309,7 @@ class RunLoop(Generic[F, S]):
             more = self.summarize(self.folder.read_metrics())
             counters = dataclasses.asdict(self.session.counters)
             summary = {**counters, "seconds": self.seconds, **more, "finished": self.is_finished}
+            summary["system"] = describe_system(self.session.device)
             if self.stop_reason and not self.is_finished:
                 summary["stopped_because"] = self.stop_reason
             self.folder.write_summary(summary)

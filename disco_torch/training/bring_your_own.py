@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,18 +51,23 @@ class RunObjects:
       wrappers: in place of `config.wrappers`.
       agent: a whole `Agent`, or the module that is the agent's torso.
       rule: in place of `config.rule`.
+      imports_names: whether an environment of the configuration, "module:Name-v0", may import its module. Not where
+        somebody else has written the configuration.
     """
 
     env: EnvSource | None = None
     wrappers: Sequence[Wrapper] | None = None
     agent: nn.Module | None = None
     rule: UpdateRule | None = None
+    imports_names: bool = True
 
     def make_env(self, config: TrainConfig, num_envs: int, device: torch.device, **changes: Any) -> Environment:
         """Parallel environments, compared with the spaces that the configuration has; an object's number is its own."""
         source = config.env if self.env is None else self.env
         if self.env is None and config.objects.env_kind:
             _ask_for("env", config.objects.env, config.objects.env_kind)
+        if self.env is None and not self.imports_names:
+            _check_imported(config.env)
         arguments: dict[str, Any] = config.env_args | changes
         env = make_env(source, num_envs, device=device, wrappers=self._wrappers(config), **arguments)
         try:
@@ -304,6 +310,16 @@ def _check_name(argument: str, stored: str, given: Callable[..., Any] | Any) -> 
     name = qualified_name(given)
     if is_lookup_name(name) and is_lookup_name(stored) and name != stored:
         raise ValueError(f"`{argument}` must be that of the run, {stored}, got {name}; start a new run for another one.")
+
+
+def _check_imported(env: str) -> None:
+    """Raises where to make an environment would import a module that is not imported yet."""
+    module, colon, _ = env.partition(":")
+    if colon and module not in sys.modules:
+        raise ValueError(
+            f"`env` must not name a module that is not imported, got {env!r} in a configuration that was downloaded; if you "
+            f"trust {module}, import it first, on the command line with --import {module}, or pass env=... to `load_run`."
+        )
 
 
 def _ask_for(argument: str, name: str, kind: str) -> NoReturn:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from disco_torch.runs.folder import ConfiguredFolder
 from disco_torch.training.config import TrainConfig
+from disco_torch.weights.hub import is_hub_name
 
 
 class RunFolder(ConfiguredFolder[TrainConfig]):
@@ -19,4 +20,5 @@ class RunFolder(ConfiguredFolder[TrainConfig]):
 
     @classmethod
     def made_up_name(cls, config: TrainConfig) -> str:
-        return re.sub(r"[^\w.+-]", "-", f"{config.env}-{Path(config.rule).stem}-seed{config.seed}")
+        rule = config.rule.partition("@")[0] if is_hub_name(config.rule) else config.rule
+        return re.sub(r"[^\w.+-]", "-", f"{config.env}-{Path(rule).stem}-seed{config.seed}")

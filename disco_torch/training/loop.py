@@ -46,6 +46,7 @@ from disco_torch.training.session import TrainingSession, resolve_rule
 from disco_torch.training.settings import resumed_fields, with_fields
 from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
+from disco_torch.weights.hub import refuse_hub_name
 
 SHOWN = {
     "steps": "environment steps",
@@ -125,6 +126,7 @@ def train(
         chosen: list[str] = []
         asked_to_stop: Callable[[], bool] = bool  # nobody, until the loop begins
         if resume is not None:
+            refuse_hub_name(resume, "resume")
             folder = RunFolder.open(Path(resume))
             stack.enter_context(run_lock(folder.path))
             if fields:

@@ -46,6 +46,7 @@ from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_map
+from disco_torch.weights.hub import is_hub_name, pin_rule
 
 RECENT_EPISODES = 100
 TRACED_FROM = 10_000
@@ -57,9 +58,11 @@ STATE_NAMES = (
 
 
 def resolve_rule(name: str) -> str:
-    """A rule's name, or the whole path of its file; `auto` is the default one."""
+    """A rule's name, with its commit if it is on the Hub, or the whole path of its file; `auto` is the default one."""
     if name == "auto":
         return DEFAULT_RULE
+    if is_hub_name(name):
+        return pin_rule(name)
     return str(Path(name).resolve()) if Path(name).is_file() else name
 
 

@@ -29,6 +29,7 @@ from disco_torch.envs import (
 from disco_torch.envs.spaces import observation_example
 from disco_torch.runs import first_not_finite, resolve_device, restoring, unpack
 from disco_torch.runs.checkpoint import FIX, CheckpointMismatch, check_leaves, typed
+from disco_torch.training.agent_export import has_export, read_export
 from disco_torch.training.bring_your_own import RunObjects, bring_again, describe_env
 from disco_torch.training.evaluation import Evaluation, PolicyKind, evaluate
 from disco_torch.training.folder import RunFolder
@@ -185,7 +186,8 @@ def load_run(
     """The agent that a run has trained.
 
     Args:
-      run: folder of the run.
+      run: folder of the run, or `hf:ORG/NAME[@revision]` for one on the Hugging Face Hub, whose agent is the newest. A
+        downloaded configuration imports no module: import what registers its environment, or pass `env`.
       device: device to act on; "auto" is the GPU if there is one.
       checkpoint: "newest", "best" for that of the best evaluation during training, or a checkpoint's number of rollouts.
       env: the environment, where the run was given an object; only `evaluate` and `make_env` need it.
@@ -195,8 +197,12 @@ def load_run(
     """
     folder = RunFolder.open(Path(run))
     where = resolve_device(device)
-    session = folder.load_checkpoint(checkpoint)["session"]
+    is_export = has_export(folder)
+    if is_export and checkpoint != "newest":
+        raise ValueError(f"`checkpoint` must be 'newest' for {run}, which holds one agent, got {checkpoint!r}.")
+    session = read_export(folder) if is_export else folder.load_checkpoint(checkpoint)["session"]
     objects = bring_again(folder.config, env=env, agent=agent, wrappers=wrappers)
+    objects = replace(objects, imports_names=not is_export)  # somebody else may have written what was downloaded
     return TrainedAgent(folder, session, where, objects, seed)
 
 

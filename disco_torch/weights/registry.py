@@ -21,6 +21,7 @@ from disco_torch.rules import (
     UpdateRule,
 )
 from disco_torch.weights.disco103 import find_disco103_weights, local_disco103_weights
+from disco_torch.weights.hub import fetch_rule, is_hub_name, parse_hub_name
 from disco_torch.weights.rule_files import load_rule_file
 
 
@@ -193,7 +194,8 @@ def load_rule(
     """A rule by its name, or from a file.
 
     Args:
-      name_or_path: a name of `list_rules()`, or a `.safetensors` or `.npz` file of a discovered rule.
+      name_or_path: a name of `list_rules()`, a `.safetensors` or `.npz` file of a discovered rule, or
+        `hf:ORG/NAME[@revision]` for one on the Hugging Face Hub.
       config: for files, see `load_rule_file`: needed for an `.npz` whose shapes are not Disco103's.
       device: where to put it.
       dtype: of its parameters; as stored unless given.
@@ -201,19 +203,26 @@ def load_rule(
     entry = REGISTRY.get(str(name_or_path))
     if entry is None:
         check_name_or_file(name_or_path)
-        return load_rule_file(name_or_path, config=config, device=device, dtype=dtype)
+        path = fetch_rule(name_or_path, "name_or_path") if is_hub_name(name_or_path) else name_or_path
+        return load_rule_file(path, config=config, device=device, dtype=dtype)
     if config is not None:
         raise ValueError(f"`config` is for files, got one with the name {entry.name!r}, whose configuration is fixed.")
     return entry.load().to(device=device, dtype=dtype)
 
 
 def check_name_or_file(name_or_path: str | Path, argument: str = "name_or_path") -> None:
-    """Raises where this is neither a name of a rule nor a file; `argument` is what the caller calls it."""
+    """Raises where this is neither a name of a rule nor a file; `argument` is what the caller calls it.
+
+    Of a name on the Hub only its form is looked at.
+    """
+    if is_hub_name(name_or_path):
+        parse_hub_name(name_or_path, argument)
+        return
     if str(name_or_path) not in REGISTRY and not Path(name_or_path).is_file():
         raise ValueError(
             f"`{argument}` must be one of {sorted(REGISTRY)} or an .npz or .safetensors file, got {str(name_or_path)!r}, "
             "which is neither; one of your own is known once the module that registers it is imported, on the command line "
-            "with --import MODULE."
+            "with --import MODULE; one on the Hugging Face Hub is hf:ORG/NAME."
         )
 
 

@@ -20,7 +20,6 @@ from disco_torch import DiscoUpdateRule, load_rule
 from disco_torch.cli import main
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
-from disco_torch.discovery.provenance import read_commit
 from disco_torch.discovery.run import discover
 from disco_torch.discovery.session import DiscoverySession
 from disco_torch.runs import ProcessLost, World
@@ -120,29 +119,6 @@ def test_a_snapshot_says_where_it_comes_from(tmp_path: Path) -> None:
     assert provenance["updates"] == 12 and provenance["steps"] == result.metrics[-1]["steps"]
     params = discover(small_config(tmp_path, meta_updates=1, start=str(result.rule)), view=False).folder
     assert DiscoveryFolder.open(params).config.start == str(result.rule.resolve())
-
-
-def test_the_commit_is_read_from_files(tmp_path: Path) -> None:
-    assert read_commit(tmp_path) is None
-    git, commit = tmp_path / ".git", "0123456789abcdef0123456789abcdef01234567"
-    git.mkdir()
-    (git / "HEAD").write_text(f"{commit}\n")
-    assert read_commit(tmp_path) == commit
-    (git / "HEAD").write_text("ref: refs/heads/main\n")
-    assert read_commit(tmp_path) is None
-    (git / "packed-refs").write_text(f"# pack-refs\n{'f' * 40} refs/heads/other\n{commit} refs/heads/main\n")
-    assert read_commit(tmp_path) == commit
-    (git / "refs" / "heads").mkdir(parents=True)
-    (git / "refs" / "heads" / "main").write_text("e" * 40 + "\n")
-    assert read_commit(tmp_path) == "e" * 40
-
-    tree, own = tmp_path / "tree", git / "worktrees" / "tree"
-    tree.mkdir()
-    own.mkdir(parents=True)
-    (tree / ".git").write_text(f"gitdir: {own}\n")
-    (own / "HEAD").write_text("ref: refs/heads/main\n")
-    (own / "commondir").write_text("../..\n")
-    assert read_commit(tree) == "e" * 40
 
 
 def test_a_stopped_discovery_goes_on_to_the_last_bit(tmp_path: Path, loop: Any, stopping: Any) -> None:

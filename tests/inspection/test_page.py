@@ -28,8 +28,9 @@ from disco_torch.inspection import (
     train_subject,
 )
 from disco_torch.inspection.captions import CAPTIONS
-from disco_torch.inspection.figures import NOTHING, in_digits, make_figures
+from disco_torch.inspection.figures import make_figures
 from disco_torch.inspection.findings import to_plain
+from disco_torch.pages import NOTHING, in_digits
 from disco_torch.rules import DiscoConfig, DiscoUpdateRule
 
 SMALL: dict[str, Any] = {
@@ -233,7 +234,7 @@ def test_nothing_is_written_when_a_figure_fails(
     made: tuple[Inspection, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page, "figure_png", lambda figure: b"")
-    monkeypatch.setattr(page, "render_page", lambda *_: 1 / 0)
+    monkeypatch.setattr(page, "render_inspection", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         page.write_page(made[0], tmp_path / "page.html")
     assert list(tmp_path.iterdir()) == []
@@ -243,7 +244,7 @@ def test_names_cannot_write_into_the_page(made: tuple[Inspection, Path]) -> None
     nasty = '<script>alert("x")</script>'
     found, _ = made
     findings = {nasty if name == found.rule else name: each for name, each in found.findings.items()}
-    text = page.render_page(dataclasses.replace(found, rule=nasty, findings=findings), make_figures(found)[:1])
+    text = page.render_inspection(dataclasses.replace(found, rule=nasty, findings=findings), make_figures(found)[:1])
     assert "<script>alert" not in text and Tags(text).open == []
 
 

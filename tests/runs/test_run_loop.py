@@ -114,6 +114,8 @@ def test_what_is_written_when(tmp_path: Path, clock: list[float]) -> None:
     saved = [int(path.stem.removeprefix("checkpoint-")) for path in list_checkpoints(loop.folder.checkpoints)]
     assert saved == [0, 3, 6, 7]
     summary = json.loads((loop.folder.path / "summary.json").read_text())
+    system = summary.pop("system")
+    assert system["torch"] == torch.__version__ and system["threads"] == torch.get_num_threads() and system["device"]
     assert summary == {"rounds": 7, "steps": 70, "seconds": 28.0, "lines": 4, "finished": True}
     # The last line, of a round that is not due, is behind what the checkpoint keeps.
     assert loop.folder.load_checkpoint()["metrics_bytes"] < loop.folder.metrics.stat().st_size

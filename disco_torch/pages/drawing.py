@@ -14,8 +14,8 @@ from disco_torch.analysis.plots import pyplot
 
 INK = "#010203"
 """Colour of texts and axes, which a page replaces by its own."""
-COLORS = {"policy": "#4a86d8", "y": "#e08a2e", "z": "#3fa37c", "value": "#a66bc4"}
-"""Colours of targets and of what they are targets for, in all figures."""
+LINES = ("#4a86d8", "#e08a2e", "#3fa37c", "#a66bc4", "#d0597e", "#8a8f3c", "#3aa5b8", "#a5714d")
+"""Colours of lines, which can be told apart on light and dark."""
 WIDTH = 4.4
 """Width of a panel in inches; a page shows it in its natural size on a phone."""
 SIDES = (0.16, 0.975)
@@ -60,7 +60,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels with a name, which is that of their PNG file and of their entry in `CAPTIONS`."""
+    """Panels with a name, which is that of their section on a page and of their PNG file."""
 
     name: str
     panels: Sequence[Panel]
@@ -124,3 +124,11 @@ def _label_width(axes: Sequence[Any]) -> float:
     """Share of a panel's width for the labels on its left, from the longest of them."""
     longest = max((len(text.get_text()) for each in axes for text in each.get_yticklabels()), default=4)
     return min(0.5, 0.125 + 0.0145 * max(0, longest - 6))
+
+
+def add_legend(axes: Any, columns: int = 4) -> None:
+    """A legend at the top, with room made above all that is drawn."""
+    rows = -(-len(axes.get_legend_handles_labels()[1]) // columns)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + (0.1 + 0.11 * rows) * (high - low))
+    axes.legend(loc="upper right", ncols=columns, fontsize=7.5, columnspacing=1.0, handlelength=1.2)
