@@ -22,6 +22,8 @@ LEAST_GAIN = 0.01
 RESAMPLES = 20
 """Number of times that the selection is repeated with a random half of the trajectories."""
 FOLDS = 5
+CLIP_RANGE = 0.2
+"""Of the clipped surrogate: how far pi/mu may leave 1 in the direction of the advantage before PPO stops pushing."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,10 @@ def _value_terms(case: RuleCase, policy: Tensor, taken: Tensor) -> dict[str, Ten
     discount, lambda_ = discount_of(case.rule, case.hyper_params), lambda_of(case.hyper_params)
     terms = {"value: v (e_a - pi)": values[:-1].unsqueeze(-1) * taken}
     q = case.action_values
+    weights = importance_weights(inputs.agent_out["logits"][:-1], inputs.behaviour_logits()[:-1], inputs.actions[:-1])
     if q is None:
-        weights = importance_weights(inputs.agent_out["logits"][:-1], inputs.behaviour_logits()[:-1], inputs.actions[:-1])
         outs = estimate_values(values, inputs.rewards, discount * inputs.continues(), weights, inputs.lambdas(lambda_))
+        ratio_adv = weights.clamp(min=1.0) * outs.adv  # V-trace's advantages have the factor min(pi/mu, 1) already
     else:
         slow = None if case.target_out is None else case.target_out.get("q")
         outs = retrace_estimates(inputs, q, q if slow is None else case.encoding.to_scalar(slow), discount, lambda_)
@@ -110,9 +113,14 @@ def _value_terms(case: RuleCase, policy: Tensor, taken: Tensor) -> dict[str, Ten
         terms["signs: pi (sgn A - mean)"] = policy * (signs - (policy * signs).sum(-1, keepdim=True))
         greedy = torch.nn.functional.one_hot(q[:-1].argmax(-1), policy.shape[-1]).to(policy)
         terms["greedy action: argmax q - pi"] = greedy - policy
+        ratio_adv = weights * outs.adv
     assert outs.adv is not None
     terms["policy gradient: A (e_a - pi)"] = outs.adv.unsqueeze(-1) * taken
     terms["taken sign: sgn(A) (e_a - pi)"] = outs.adv.sign().unsqueeze(-1) * taken
+    surrogate = ratio_adv.unsqueeze(-1) * taken
+    beyond = torch.where(outs.adv > 0.0, weights > 1.0 + CLIP_RANGE, weights < 1.0 - CLIP_RANGE)
+    terms["surrogate: pi/mu A (e_a - pi)"] = surrogate
+    terms["clipped surrogate: the same, unless PPO's clip holds"] = torch.where(beyond.unsqueeze(-1), 0.0, surrogate)
     return terms
 
 

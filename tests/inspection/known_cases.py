@@ -11,11 +11,13 @@ from torch import Tensor
 
 from disco_torch.inspection import RuleCase
 from disco_torch.rules import (
+    PPO,
     ActorCritic,
     ActorCriticConfig,
     ActorCriticHyperParams,
     DiscoHyperParams,
     DiscoUpdateRule,
+    PPOHyperParams,
     UpdateRule,
     policy_gradient_loss,
 )
@@ -33,6 +35,13 @@ def actor_critic_case(make_inputs: MakeInputs, T: int = 12, B: int = 10, **hyper
     inputs = dataclasses.replace(inputs, behaviour_agent_out=inputs.agent_out, extra_from_rule=None)
     state = rule.init_meta_state(PARAMS)
     return RuleCase(rule, inputs, PARAMS, state, None, ActorCriticHyperParams(**hyper_params))
+
+
+def ppo_case(make_inputs: MakeInputs, T: int = 12, B: int = 10, **hyper_params: float) -> RuleCase:
+    """PPO on rollouts of another policy, without ends."""
+    rule = PPO()
+    inputs = dataclasses.replace(make_inputs(rule.outputs(A), T=T, B=B, terminals=()), extra_from_rule=None)
+    return RuleCase(rule, inputs, PARAMS, {}, None, PPOHyperParams(**hyper_params))
 
 
 def disco_case(rule: DiscoUpdateRule, make_inputs: MakeInputs, T: int = 6, B: int = 5) -> RuleCase:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from known_cases import actor_critic_case, disco_case, own_rewards_case
+from known_cases import actor_critic_case, disco_case, own_rewards_case, ppo_case
 
 from disco_torch.inspection import candidate_terms, in_words
 from disco_torch.inspection.words import lambda_of
@@ -28,6 +28,18 @@ def test_actor_critic_is_its_advantage_and_its_entropy(make_inputs: MakeInputs, 
     assert found.selected[0].explained == pytest.approx(found.alone[ADVANTAGE])
     assert abs(found.shifted) < 0.05  # the terms of the next step say nothing
     assert found.size == pytest.approx(float(case.pushes["policy"].square().mean().sqrt()))
+
+
+def test_ppo_is_its_clipped_surrogate(make_inputs: MakeInputs) -> None:
+    found = {}
+    for clip_range in (0.2, 1e9):
+        case = ppo_case(make_inputs, T=20, B=20, clip_range=clip_range)
+        found[clip_range] = in_words(case.pushes["policy"], candidate_terms(case), case.counted)
+        assert found[clip_range].selected[0].stability == 1.0
+    assert found[0.2].selected[0].name.startswith("clipped surrogate") and found[0.2].selected[0].explained > 0.95
+    assert found[1e9].selected[0].name.startswith("surrogate") and found[1e9].selected[0].explained > 0.95
+    # What is left is the mean of the advantages, which PPO subtracts.
+    assert found[1e9].alone[ADVANTAGE] < found[1e9].selected[0].explained
 
 
 def test_a_rule_of_rewards(make_inputs: MakeInputs) -> None:
@@ -57,7 +69,7 @@ def test_only_counted_steps_are_fitted(make_inputs: MakeInputs) -> None:
 def test_terms_are_pushes_on_a_policy(tiny_rule: DiscoUpdateRule, make_inputs: MakeInputs) -> None:
     case = disco_case(tiny_rule, make_inputs)
     terms = candidate_terms(case)
-    assert len(terms) == 12 and "lagged policy: pi' - pi" in terms and "greedy action: argmax q - pi" in terms
+    assert len(terms) == 14 and "lagged policy: pi' - pi" in terms and "greedy action: argmax q - pi" in terms
     for name, term in terms.items():
         assert term.shape == case.pushes["policy"].shape, name
         assert float(term.sum(-1).abs().max()) < 1e-9, name
