@@ -103,6 +103,7 @@ def _value_terms(case: RuleCase, policy: Tensor, taken: Tensor) -> dict[str, Ten
     weights = importance_weights(inputs.agent_out["logits"][:-1], inputs.behaviour_logits()[:-1], inputs.actions[:-1])
     if q is None:
         outs = estimate_values(values, inputs.rewards, discount * inputs.continues(), weights, inputs.lambdas(lambda_))
+        assert outs.adv is not None
         ratio_adv = weights.clamp(min=1.0) * outs.adv  # V-trace's advantages have the factor min(pi/mu, 1) already
     else:
         slow = None if case.target_out is None else case.target_out.get("q")
@@ -114,7 +115,6 @@ def _value_terms(case: RuleCase, policy: Tensor, taken: Tensor) -> dict[str, Ten
         greedy = torch.nn.functional.one_hot(q[:-1].argmax(-1), policy.shape[-1]).to(policy)
         terms["greedy action: argmax q - pi"] = greedy - policy
         ratio_adv = weights * outs.adv
-    assert outs.adv is not None
     terms["policy gradient: A (e_a - pi)"] = outs.adv.unsqueeze(-1) * taken
     terms["taken sign: sgn(A) (e_a - pi)"] = outs.adv.sign().unsqueeze(-1) * taken
     surrogate = ratio_adv.unsqueeze(-1) * taken

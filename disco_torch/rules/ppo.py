@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from disco_torch.checks import check_between, check_positive
+from disco_torch.checks import check_between, check_least, check_positive
 from disco_torch.rules.base import (
     UpdateRule,
     check_outputs,
@@ -42,11 +42,15 @@ class PPOHyperParams:
     clip_range: float = 0.2
     value_cost: float = 0.5
     entropy_cost: float = 0.0
+    least_deviation: float = 0.0
+    """Advantages are divided by their deviation, or by this where it is larger. Once a task is solved, advantages are little
+    but noise, and a division by their deviation would make large steps of it."""
 
     def __post_init__(self) -> None:
         check_between("discount_factor", self.discount_factor, 0.0, 1.0)
         check_between("gae_lambda", self.gae_lambda, 0.0, 1.0)
         check_positive("clip_range", self.clip_range)
+        check_least("least_deviation", self.least_deviation, 0.0)
 
 
 class PPO(UpdateRule):
@@ -97,7 +101,7 @@ class PPO(UpdateRule):
         advs = rollout.rewards + discounts * (values[1:] + lambdas * following) - values[:-1]
         targets: Targets = {
             "advs": advs,
-            "normalized_advs": _normalized(advs, rollout.loss_mask, mean_across_processes),
+            "normalized_advs": _normalized(advs, rollout.loss_mask, hyper.least_deviation, mean_across_processes),
             "value_target": errors + values[:-1],
             "values": values[:-1],
             "old_log_prob": log_prob(behaviour, actions),
@@ -149,9 +153,11 @@ def _variance(x: Tensor, mask: Tensor | None) -> Tensor:
     return _mean(torch.square(x - _mean(x, mask)), mask)
 
 
-def _normalized(advs: Tensor, mask: Tensor | None, mean_across_processes: MeanAcrossProcesses | None) -> Tensor:
-    """Advantages with mean 0 and deviation 1 over the steps that count, [T, B]."""
+def _normalized(
+    advs: Tensor, mask: Tensor | None, least_deviation: float, mean_across_processes: MeanAcrossProcesses | None
+) -> Tensor:
+    """Advantages with mean 0 and deviation 1, or less where it was below the least, over the steps that count, [T, B]."""
     over_all = mean_across_processes or (lambda x: x)
     mean = over_all(_mean(advs, mask))
     deviation = torch.sqrt(over_all(_mean(torch.square(advs - mean), mask)))
-    return (advs - mean) / (deviation + EPSILON)
+    return (advs - mean) / (deviation.clamp(min=least_deviation) + EPSILON)

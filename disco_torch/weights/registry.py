@@ -112,6 +112,7 @@ REGISTRY: dict[str, RuleEntry] = {
             source="disco-torch; the loss of Schulman et al. (2017) with the targets of Espeholt et al., IMPALA (2018)",
             num_parameters=0,
             load=PPO,
+            hyper_params={"least_deviation": 0.1},
         ),
         RuleEntry(
             name="cmpo",

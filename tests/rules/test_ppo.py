@@ -88,6 +88,17 @@ def test_advantages_are_normalised_over_the_steps_that_count(inputs: UpdateRuleI
     assert not torch.allclose(everything[mask > 0], counted)
 
 
+def test_advantages_that_are_little_but_noise_are_not_blown_up(inputs: UpdateRuleInputs) -> None:
+    mask = inputs.loss_mask
+    assert mask is not None
+    advs = targets_of(inputs)["advs"]
+    deviation = float(advs[mask > 0].std(correction=0))
+    for least in (0.5 * deviation, 2.0 * deviation):
+        counted = targets_of(inputs, {"least_deviation": least})["normalized_advs"][mask > 0]
+        torch.testing.assert_close(float(counted.std(correction=0)), min(1.0, deviation / least))
+        torch.testing.assert_close(counted.mean(), torch.zeros((), dtype=torch.float64))
+
+
 def test_the_batch_may_be_split_over_processes(inputs: UpdateRuleInputs) -> None:
     calls: list[Tensor] = []
     mean = PPO().unroll_meta_net(inputs, {}, {}, unused, mean_across_processes=lambda x: calls.append(x) or x + 1.0)[0]
@@ -179,5 +190,7 @@ def test_bad_input(inputs: UpdateRuleInputs) -> None:
         PPOHyperParams(gae_lambda=-1.0)
     with pytest.raises(ValueError, match=r"`clip_range` must be greater than 0, got 0.0"):
         PPOHyperParams(clip_range=0.0)
+    with pytest.raises(ValueError, match=r"`least_deviation` must be at least 0.0, got -0.1"):
+        PPOHyperParams(least_deviation=-0.1)
     with pytest.raises(ValueError, match=r"`advantages` must be \[6, 3\], got \[5, 3\]; one advantage for each step"):
         clipped_surrogate_loss(inputs.rewards, inputs.rewards[1:], 0.2)
