@@ -58,7 +58,11 @@ def learner_params(rule: Any, speed: Speed, device: str, dtype: torch.dtype) -> 
     agent = Agent(torch.zeros(SIZE.observation), SIZE.A, rule.outputs(SIZE.A), sizes).to(device, dtype)
     learner = Learner(agent, rule, AdamConfig())
     state = learner.init(torch.Generator(device).manual_seed(1))
-    update = Recorded(lambda s, r, rate: learner.update(s, r, learning_rate=rate), speed, "the update", carry=True)
+
+    def of_rate(state: Any, rollout: Any, rate: torch.Tensor) -> Any:
+        return learner.update(state, rollout, learning_rate=rate)
+
+    update = Recorded(of_rate, speed, "the update", carry=True, by_parameter=True)
     for i in range(10):
         rollout = tree_map(lambda x: x.to(dtype) if x.is_floating_point() else x, random_rollout(SIZE, device))
         state, _ = update(state, rollout, torch.full((), 1e-3 / (1 + i), dtype=dtype, device=device))

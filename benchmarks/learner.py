@@ -80,7 +80,7 @@ def make_work(speed: str, device: str, bfloat16: bool = False, **sizes: Any) -> 
         after, logs = learner.update(state, rollout, learning_rate=rate)
         return after, logs["total_loss"]
 
-    recorded = Recorded(update, SPEEDS[speed], "the update", carry=True)
+    recorded = Recorded(update, SPEEDS[speed], "the update", carry=True, by_parameter=True)
 
     def work(i: int) -> None:
         nonlocal state

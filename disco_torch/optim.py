@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from disco_torch.checks import check_positive
+from disco_torch.kernels import is_by_parameter
 from disco_torch.types import Params, tree_dataclass
 
 
@@ -88,6 +89,30 @@ def unflat(vector: Tensor, like: Params) -> Params:
     return {name: part.view(param.shape) for (name, param), part in zip(like.items(), parts, strict=True)}
 
 
+def elementwise(fn: Callable[..., tuple[Tensor, ...]], first: Params, *others: Params | Tensor) -> list[Params]:
+    """What an elementwise function of some tensors makes of each parameter of the first tree.
+
+    It is called once, with all parameters as one vector, unless a compiler fuses its operations anyway.
+
+    Args:
+      fn: of as many tensors as there are trees.
+      first, others: by name, or as the vector that `flat` would make of them.
+    """
+    if is_by_parameter():
+        trees = [first, *(unflat(x, first) if isinstance(x, Tensor) else x for x in others)]
+        parts = [fn(*(tree[name] for tree in trees)) for name in first]
+        return [dict(zip(first, outputs, strict=True)) for outputs in zip(*parts, strict=True)]
+    vectors = [x if isinstance(x, Tensor) else flat({name: x[name] for name in first}) for x in (first, *others)]
+    return [unflat(output, first) for output in fn(*vectors)]
+
+
+def joined(fn: Callable[..., Tensor], *trees: Params) -> Tensor:
+    """An elementwise function of some tensors of all parameters as one vector; see `elementwise`."""
+    if is_by_parameter():
+        return flat({name: fn(*(tree[name] for tree in trees)) for name in trees[0]})
+    return fn(*map(flat, trees))
+
+
 def adam_update(
     grads: Params, state: AdamState, params: Params, config: AdamConfig, learning_rate: float | Tensor | None = None
 ) -> tuple[Params, AdamState]:
@@ -104,16 +129,21 @@ def adam_update(
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
     count = state.count + 1
-    gradient = flat(grads)
-    mu = config.b1 * flat({name: state.mu[name] for name in grads}) + (1.0 - config.b1) * gradient
-    nu = config.b2 * flat({name: state.nu[name] for name in grads}) + (1.0 - config.b2) * torch.square(gradient)
-    correct1, correct2 = _corrections(config, count, mu.dtype)
-    # detached: the denominator is a constant of the meta-gradient.
-    denominator = torch.sqrt((nu / correct2).detach()) + config.eps
-    update = torch.clamp(mu / correct1 / denominator, -config.max_abs_update, config.max_abs_update)
-    if config.weight_decay:
-        update = update + config.weight_decay * flat({name: params[name] for name in grads})
-    return unflat(-rate * update, grads), AdamState(unflat(mu, grads), unflat(nu, grads), count)
+
+    def step(gradient: Tensor, mu: Tensor, nu: Tensor, *decayed: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mu = config.b1 * mu + (1.0 - config.b1) * gradient
+        nu = config.b2 * nu + (1.0 - config.b2) * torch.square(gradient)
+        correct1, correct2 = _corrections(config, count, mu.dtype)
+        # detached: the denominator is a constant of the meta-gradient.
+        denominator = torch.sqrt((nu / correct2).detach()) + config.eps
+        update = torch.clamp(mu / correct1 / denominator, -config.max_abs_update, config.max_abs_update)
+        for param in decayed:
+            update = update + config.weight_decay * param
+        return -rate * update, mu, nu
+
+    decayed = [params] if config.weight_decay else []
+    changes, mu, nu = elementwise(step, grads, state.mu, state.nu, *decayed)
+    return changes, AdamState(mu, nu, count)
 
 
 def adam_gains(after: AdamState, config: AdamConfig) -> Tensor:
@@ -122,10 +152,13 @@ def adam_gains(after: AdamState, config: AdamConfig) -> Tensor:
     With u = m^ / d the scaled update and d its constant denominator:  k = [|u| <= max_abs_update] / (d (1 - b1^n)).
     All that the derivative of an update needs of the state after it.
     """
-    mu, nu = flat(after.mu), flat(after.nu)
-    correct1, correct2 = _corrections(config, after.count, mu.dtype)
-    denominator = (torch.sqrt(nu / correct2) + config.eps) * correct1
-    return (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype) / denominator
+
+    def gain(mu: Tensor, nu: Tensor) -> Tensor:
+        correct1, correct2 = _corrections(config, after.count, mu.dtype)
+        denominator = (torch.sqrt(nu / correct2) + config.eps) * correct1
+        return (torch.abs(mu / denominator) <= config.max_abs_update).to(mu.dtype) / denominator
+
+    return joined(gain, after.mu, after.nu)
 
 
 def adam_backward(
@@ -152,11 +185,13 @@ def adam_backward(
       Cotangents of the gradients, of the first moments before, and (without the gradients' share) of the parameters before.
     """
     rate = config.learning_rate if learning_rate is None else learning_rate
-    theta_bar = flat(param_cotangents)
-    mu_bar = flat({name: mu_cotangents[name] for name in param_cotangents}) - rate * theta_bar * gains
-    params_bar = theta_bar * (1.0 - rate * config.weight_decay) if config.weight_decay else theta_bar
-    vectors = ((1.0 - config.b1) * mu_bar, config.b1 * mu_bar, params_bar)
-    grads, mus, params = (unflat(vector, param_cotangents) for vector in vectors)
+
+    def back(theta_bar: Tensor, mu_bar: Tensor, gain: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        mu_bar = mu_bar - rate * theta_bar * gain
+        params_bar = theta_bar * (1.0 - rate * config.weight_decay) if config.weight_decay else theta_bar
+        return (1.0 - config.b1) * mu_bar, config.b1 * mu_bar, params_bar
+
+    grads, mus, params = elementwise(back, param_cotangents, mu_cotangents, gains)
     return grads, mus, params
 
 
@@ -164,9 +199,9 @@ def apply_updates(params: Params, changes: Params) -> Params:
     return {name: param + changes[name] for name, param in params.items()}
 
 
-def global_norm(tensors: Iterable[Tensor]) -> Tensor:
+def global_norm(tensors: Params) -> Tensor:
     """The Euclidean norm of all entries together."""
-    return torch.sqrt(torch.sum(torch.square(torch.cat([tensor.reshape(-1) for tensor in tensors]))))
+    return torch.sqrt(torch.sum(joined(torch.square, tensors)))
 
 
 def clip_by_norm(tensors: Params, norm: Tensor, max_norm: float) -> Params:

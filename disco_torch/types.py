@@ -24,7 +24,7 @@ Targets = dict[str, Any]
 """What a rule hands to the losses: for the Disco rule `pi`, `y`, `z` and the value estimates."""
 Logs = dict[str, Tensor]
 MeanAcrossProcesses = Callable[[Tensor], Tensor]
-"""Takes this process's mean and returns the mean over all processes."""
+"""Takes what this process has and returns the mean over all processes."""
 UnrollFn = Callable[[Params, Observations, Tensor], Any]
 """`(params, observations [T+1, B, ...], should_reset [T+1, B]) -> outputs`: an `AgentOutput`, a tuple that begins with one,
 or `LearningOutputs`."""

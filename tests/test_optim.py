@@ -188,7 +188,7 @@ def test_adam_backward_takes_the_learning_rate_of_the_update(weight_decay: float
 
 
 def test_global_norm_is_that_of_all_entries_together() -> None:
-    assert float(global_norm([torch.full((2, 2), 2.0), torch.tensor(3.0)])) == 5.0
+    assert float(global_norm({"a": torch.full((2, 2), 2.0), "b": torch.tensor(3.0)})) == 5.0
 
 
 @pytest.mark.parametrize("max_delta", [0.6, 1e9])

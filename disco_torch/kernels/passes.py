@@ -5,7 +5,6 @@
     writes     record   any     turns writes into tensors that nothing else reads into new tensors
     repeats    record   any     computes once what is computed twice (common subexpressions)
     relus      record   GPU     lets the kernel of a matmul with bias apply the ReLU behind it
-    vectors    compile  GPU     works on the parts of a concatenated vector instead of copying them together and apart
     narrow     compile  GPU     turns matmuls of at most 32 channels into sums that the compiler fuses with what is around
     biases     compile  CPU     adds biases after their matmuls, where the compiler fuses them
 
@@ -23,7 +22,6 @@ import torch
 from torch import fx
 
 from disco_torch.kernels.private import is_view, is_write, written_into
-from disco_torch.kernels.vectors import split_vectors
 from disco_torch.types import flatten_tree
 
 aten = torch.ops.aten
@@ -189,7 +187,6 @@ PASSES = {
     "writes": Pass(drop_writes, "record"),
     "repeats": Pass(merge_repeats, "record"),
     "relus": Pass(fuse_relus, "record", ("cuda",)),
-    "vectors": Pass(split_vectors, "compile", ("cuda",)),
     "narrow": Pass(expand_narrow_matmuls, "compile", ("cuda",)),
     "biases": Pass(separate_biases, "compile", ("cpu",)),
 }

@@ -19,6 +19,7 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,11 +28,15 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from disco_torch.kernels.capturing import Captured
+from disco_torch.kernels.collectives import without_communication
 from disco_torch.kernels.compiling import compiled, on_copies
 from disco_torch.kernels.passes import run_passes
+from disco_torch.kernels.pieces import in_pieces, sums_over_processes
+from disco_torch.kernels.private import one_fake_mode
 from disco_torch.types import TREE_FIELDS, flatten_tree, unflatten_tree
 
 STRICT = "DISCO_TORCH_STRICT"
+_by_parameter = ContextVar("by_parameter", default=False)
 
 
 @dataclass(frozen=True)
@@ -70,10 +75,15 @@ class Recorded:
       name: for warnings.
       carry: the first argument is a state, which the first of the results replaces. Treat the state that you pass in as
         consumed: the recording, or `fn` itself, may overwrite it, and the next call the one that it returned.
+      by_parameter: compiled for a GPU, optimisers work on each parameter instead of one vector of them all. An update of one
+        agent gains 10%, of 64 agents 9%; one of two agents gains nothing and takes 10 s longer to compile.
     """
 
-    def __init__(self, fn: Callable[..., Any], speed: Speed, name: str = "", *, carry: bool = False) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], speed: Speed, name: str = "", *, carry: bool = False, by_parameter: bool = False
+    ) -> None:
         self.fn, self.speed, self.carry = fn, speed, carry
+        self.by_parameter = by_parameter and speed.compile
         self.name = name or getattr(fn, "__name__", "function")
         self.warm_up_seconds = 0.0
         self._recordings: dict[Any, Callable[[list[Tensor]], Any]] = {}
@@ -118,16 +128,33 @@ class Recorded:
         """`fn` after all stages that are asked for and do not fail."""
         speed = self.speed
         if speed.trace or speed.compile:
-            graph = self._stage("trace", lambda: record(fn, tensors), plain=lambda: fn(*tensors))
+            graph = self._stage("trace", lambda: record(fn, tensors, self.by_parameter), plain=lambda: fn(*tensors))
             if graph is None:
                 return fn
-            fn = graph
-            if speed.compile:
-                fn = self._stage("compile", lambda: without_gc()(compiled)(graph, tensors, carried)) or graph
-        if speed.capture and on_gpu(tensors):
-            captured = self._stage("capture", lambda: Captured(fn, tensors, carried))
-            fn = captured or (on_copies(fn, carried) if carried and speed.compile else fn)
-        return fn
+            if sums_over_processes(graph):
+                return self._in_pieces(graph, tensors)
+            return self._finished(graph, tensors, carried)
+        return self._captured(fn, tensors, carried)
+
+    def _in_pieces(self, graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+        """A graph that communicates with other processes: nothing of that is compiled or captured."""
+        if not (self.speed.compile or (self.speed.capture and on_gpu(tensors))):
+            return graph
+        finish = lambda piece, inputs: self._finished(piece, inputs, 0)  # noqa: E731
+        return self._stage("cut", lambda: in_pieces(graph, finish)) or graph
+
+    def _finished(self, graph: fx.GraphModule, tensors: list[Tensor], carried: int) -> Callable[..., Any]:
+        """A graph after the stages that follow its recording."""
+        fn: Callable[..., Any] = graph
+        if self.speed.compile:
+            fn = self._stage("compile", lambda: without_gc()(compiled)(graph, tensors, carried)) or graph
+        return self._captured(fn, tensors, carried)
+
+    def _captured(self, fn: Callable[..., Any], tensors: list[Tensor], carried: int) -> Callable[..., Any]:
+        if not (self.speed.capture and on_gpu(tensors)):
+            return fn
+        captured = self._stage("capture", lambda: Captured(fn, tensors, carried))
+        return captured or (on_copies(fn, carried) if carried and self.speed.compile else fn)
 
     def _stage(self, stage: str, apply: Callable[[], Any], plain: Callable[[], Any] | None = None) -> Any:
         """What a stage returns, or None where it fails, with a warning. Where `plain` fails, its own error is raised."""
@@ -163,13 +190,22 @@ def without_gc() -> Iterator[None]:
             gc.enable()
 
 
-def record(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
+def record(fn: Callable[..., Any], tensors: list[Tensor], by_parameter: bool = False) -> fx.GraphModule:
     """The operations of `fn` on tensors such as these as a simplified graph."""
-    with without_gc():
-        graph = make_fx(fn)(*tensors)
-        run_passes(graph.graph, "record", "cuda" if on_gpu(tensors) else "cpu")
-        graph.recompile()
+    before = _by_parameter.set(by_parameter and on_gpu(tensors))
+    try:
+        with without_gc(), without_communication(), one_fake_mode():
+            graph = make_fx(fn)(*tensors)
+            run_passes(graph.graph, "record", "cuda" if on_gpu(tensors) else "cpu")
+            graph.recompile()
+    finally:
+        _by_parameter.reset(before)
     return graph
+
+
+def is_by_parameter() -> bool:
+    """Whether to work on each parameter of many: a compiler fuses that, and is spared copying them into a vector."""
+    return _by_parameter.get()
 
 
 def outline_of(tree: Any) -> tuple[list[Tensor], tuple[Any, ...]]:

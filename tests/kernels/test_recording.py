@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from disco_torch.kernels import Recorded, Speed
+from disco_torch.kernels import Recorded, Speed, is_by_parameter, recording
 from disco_torch.kernels.compiling import on_copies
-from disco_torch.kernels.recording import STRICT, on_gpu, outline_of
+from disco_torch.kernels.recording import STRICT, on_gpu, outline_of, record
+from disco_torch.optim import AdamConfig, AdamState, adam_backward, adam_gains, adam_update
 from disco_torch.types import flatten_tree, tree_dataclass
 
 TRACED = Speed(trace=True)
@@ -364,3 +365,30 @@ def test_looking_at_arguments_keeps_none_of_them() -> None:
         assert gone() is None
     finally:
         gc.enable()
+
+
+def test_optimisers_by_parameter_compute_the_same_and_join_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compiled for a GPU, where it is faster."""
+    monkeypatch.setattr(recording, "on_gpu", lambda tensors: True)
+    monkeypatch.setattr(recording, "run_passes", lambda *args: None)
+    config, rates = AdamConfig(1e-2, weight_decay=0.1), torch.rand(4, dtype=torch.float64)
+
+    def step(grads, mu, nu, params, rate):
+        changes, after = adam_update(grads, AdamState(mu, nu, torch.tensor(3)), params, config, rate)
+        return changes, after.mu, after.nu, *adam_backward(params, mu, adam_gains(after, config), config, rate)
+
+    shapes = [(4, 3), (4, 2, 5), (4,)]
+    trees = [{f"{i}": torch.randn(s, dtype=torch.float64).abs() for i, s in enumerate(shapes)} for _ in range(4)]
+    tensors = [x for tree in trees for x in tree.values()]
+
+    def of_tensors(*tensors: Tensor) -> list[Tensor]:
+        per_tree = [dict(zip("012", tensors[i : i + 3], strict=True)) for i in range(0, 12, 3)]
+        return flatten_tree(vmap(step)(*per_tree, rates))[0]
+
+    assert not is_by_parameter()
+    graph = record(of_tensors, tensors, by_parameter=True)
+    joined = record(of_tensors, tensors)
+    torch.testing.assert_close(graph(*tensors), of_tensors(*tensors), rtol=0, atol=0)
+    cats = [len(list(g.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default))) for g in (graph, joined)]
+    assert cats == [1, 8], cats  # the gains, which are one vector
+    assert not is_by_parameter()
