@@ -10,6 +10,7 @@ the rule's targets are computed from what `normalize_rollout` returns.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from disco_torch.checks import check_positive
 from disco_torch.envs import Environment, ObservationKind, kinds_by_name
+from disco_torch.envs.base import ROOT
 from disco_torch.types import (
     Observations,
     Params,
@@ -29,8 +31,6 @@ from disco_torch.types import (
     unflatten_tree,
 )
 
-ROOT = "observation"
-"""What the names of the leaves of an observation begin with."""
 EPSILON = 1e-8
 """Added to variances, as Gymnasium and Stable-Baselines3 do."""
 
@@ -117,18 +117,22 @@ def empty_moments(like: Tensor) -> Moments:
     return Moments(zeros.new_zeros(()), zeros, zeros.clone())
 
 
-def add_numbers(moments: Moments, x: Tensor, weights: Tensor) -> Moments:
+def add_numbers(
+    moments: Moments, x: Tensor, weights: Tensor, sum_across_processes: Callable[[Tensor], Tensor] | None = None
+) -> Moments:
     """Moments with more numbers in them: x [rows, B, ...], each row of an environment counted by its weight, [rows, B].
 
         n = n_a + n_b,  d = mean_b - mean_a,  mean = mean_a + d n_b / n,  M = M_a + M_b + d^2 n_a n_b / n
 
-    "Updating formulae and a pairwise algorithm for computing sample variances", Chan et al. 1979.
+    "Updating formulae and a pairwise algorithm for computing sample variances", Chan et al. 1979. Where several processes
+    have numbers, n_b, mean_b and M_b are of all of them.
     """
+    over_all = sum_across_processes or (lambda x: x)
     x = x.to(torch.float64).flatten(0, 1)  # [rows * B, ...]
     weights = weights.to(torch.float64).flatten().reshape(-1, *[1] * (x.ndim - 1))
-    count = weights.sum()
-    mean = (weights * x).sum(0) / count.clamp(min=1.0)
-    square = (weights * torch.square(x - mean)).sum(0)
+    count = over_all(weights.sum())
+    mean = over_all((weights * x).sum(0)) / count.clamp(min=1.0)
+    square = over_all((weights * torch.square(x - mean)).sum(0))
     total, delta = moments.count + count, mean - moments.mean
     share = count / total.clamp(min=1.0)
     return Moments(
@@ -178,22 +182,30 @@ class InputNormalizer:
         fresh = torch.zeros_like(stats.returns), torch.ones_like(stats.executed)
         return dataclasses.replace(stats, returns=fresh[0], executed=fresh[1])
 
-    def update(self, stats: InputStats, rollout: Rollout, counted: Tensor | None = None) -> InputStats:
+    def update(
+        self,
+        stats: InputStats,
+        rollout: Rollout,
+        counted: Tensor | None = None,
+        sum_across_processes: Callable[[Tensor], Tensor] | None = None,
+    ) -> InputStats:
         """Statistics with the rows of a new raw rollout [rows, B] in them; a pure function, which can be recorded.
 
         Args:
           stats: before the rollout.
           rollout: what the environments gave, in the order of time: its first row follows the last of the one before.
           counted: [] 1 to count its observations, 0 not to; None counts them.
+          sum_across_processes: adds up over processes that have a part of the environments each and the same moments.
         """
         leaves = dict(tree_items(rollout.observations, ROOT))
         weights = torch.ones_like(rollout.rewards, dtype=torch.float64)
         weights = weights if counted is None else weights * counted
-        moments = {name: add_numbers(old, leaves[name], weights) for name, old in stats.observations.items()}
+        over_all = sum_across_processes
+        moments = {name: add_numbers(old, leaves[name], weights, over_all) for name, old in stats.observations.items()}
         stats = dataclasses.replace(stats, observations=moments)
-        return stats if stats.rewards is None else self._count_rewards(stats, rollout)
+        return stats if stats.rewards is None else self._count_rewards(stats, rollout, over_all)
 
-    def _count_rewards(self, stats: InputStats, rollout: Rollout) -> InputStats:
+    def _count_rewards(self, stats: InputStats, rollout: Rollout, over_all: Callable[[Tensor], Tensor] | None) -> InputStats:
         """Adds the discounted return at each row that a counted step led to. It starts anew after a row that ends."""
         assert stats.rewards is not None and stats.returns is not None and stats.executed is not None
         ends = rollout.discounts == 0
@@ -205,7 +217,7 @@ class InputNormalizer:
             running = torch.where(ended, torch.zeros_like(running), returns[-1])
         executed = torch.ones_like(ends) if rollout.executed is None else rollout.executed
         led_to = torch.cat([stats.executed[None], executed[:-1]])
-        moments = add_numbers(stats.rewards, torch.stack(returns), led_to)
+        moments = add_numbers(stats.rewards, torch.stack(returns), led_to, over_all)
         return InputStats(stats.observations, moments, running, executed[-1])
 
     def snapshot(self, stats: InputStats, dtype: torch.dtype = torch.float32) -> InputSnapshot:

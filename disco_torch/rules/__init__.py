@@ -6,7 +6,7 @@ from disco_torch.rules.actor_critic import (
     ActorCriticHyperParams,
     ActorCriticState,
 )
-from disco_torch.rules.base import UpdateRule, resolve_hyper_params
+from disco_torch.rules.base import UpdateRule, discount_of, resolve_hyper_params
 from disco_torch.rules.cmpo import CMPO, CMPOConfig, CMPOHyperParams, CMPOState
 from disco_torch.rules.disco import (
     DiscoConfig,
@@ -60,6 +60,7 @@ __all__ = [
     "categorical_kl",
     "clipped_surrogate_loss",
     "disco_input_option",
+    "discount_of",
     "entropy",
     "extended_input_option",
     "improved_logits",

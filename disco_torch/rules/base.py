@@ -221,3 +221,9 @@ def check_targets(meta_out: Targets, names: Iterable[str]) -> None:
             raise ValueError(
                 f"{name!r} is missing in `meta_out`, got {sorted(meta_out)}; pass what `unroll_meta_net` returned."
             )
+
+
+def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
+    """The discount factor of a rule's returns; 0.99 for one that does not say."""
+    of_rule = getattr(getattr(rule, "config", None), "value_discount", None)
+    return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)

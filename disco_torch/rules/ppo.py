@@ -156,8 +156,19 @@ def _variance(x: Tensor, mask: Tensor | None) -> Tensor:
 def _normalized(
     advs: Tensor, mask: Tensor | None, least_deviation: float, mean_across_processes: MeanAcrossProcesses | None
 ) -> Tensor:
-    """Advantages with mean 0 and deviation 1, or less where it was below the least, over the steps that count, [T, B]."""
-    over_all = mean_across_processes or (lambda x: x)
-    mean = over_all(_mean(advs, mask))
-    deviation = torch.sqrt(over_all(_mean(torch.square(advs - mean), mask)))
+    """Advantages with mean 0 and deviation 1, or less where it was below the least, over the steps that count, [T, B].
+
+    These are the steps of all processes.
+    """
+
+    def mean_of(x: Tensor) -> Tensor:
+        if mean_across_processes is None:
+            return _mean(x, mask)
+        counts = torch.ones_like(x) if mask is None else mask
+        # Processes may count different numbers of steps: a mean of their means would be another one.
+        total, count = mean_across_processes(torch.stack([torch.sum(x * counts), torch.sum(counts)]))
+        return total / torch.where(count > 0, count, 1.0)
+
+    mean = mean_of(advs)
+    deviation = torch.sqrt(mean_of(torch.square(advs - mean)))
     return (advs - mean) / (deviation.clamp(min=least_deviation) + EPSILON)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from disco_torch.runs.children import Children, stop_with_parent
+from disco_torch.runs.world import check_alone
 
 Request = Mapping[str, Any]
 """What a job is asked for; it must be possible to write it as JSON."""
@@ -53,6 +54,7 @@ def run_batch(
     """
     if processes < 1:
         raise ValueError(f"`processes` must be at least 1, got {processes}.")
+    check_alone("a batch of jobs")
     children, reporting = Children(), threading.Lock()
     environment = {
         **os.environ,

@@ -77,6 +77,22 @@ def typed(state: Mapping[str, Any], name: str, kind: type[T], where: str = "") -
     return value
 
 
+def number_pairs(state: Mapping[str, Any], name: str) -> list[tuple[float, float]]:
+    """Pairs of numbers, such as returns and lengths of episodes, as a checkpoint has them."""
+    pairs = typed(state, name, list)
+    if any(type(pair) is not list or len(pair) != 2 or any(type(x) is not float for x in pair) for pair in pairs):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be pairs of a return and a length; {FIX}.")
+    return [(a, b) for a, b in pairs]
+
+
+def number_list(state: Mapping[str, Any], name: str) -> list[float]:
+    """A list of numbers, as a checkpoint has it."""
+    found = typed(state, name, list)
+    if any(type(x) is not float for x in found):
+        raise CheckpointMismatch(f"the checkpoint's `{name}` must be numbers; {FIX}.")
+    return found
+
+
 def check_names(state: Any, names: Iterable[str], where: str = "") -> None:
     """Raises unless a part of a checkpoint is a dictionary with these names and no others."""
     if type(state) is not dict:

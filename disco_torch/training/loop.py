@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +22,16 @@ from disco_torch.runs import (
     Metrics,
     ServiceSink,
     Sink,
+    World,
     checked_config,
     close_in_time,
     configure_process,
     import_service,
-    resolve_device,
     restoring,
     run_lock,
     stop_signals,
 )
+from disco_torch.training import ranks
 from disco_torch.training.bring_your_own import (
     bring,
     bring_again,
@@ -40,9 +41,9 @@ from disco_torch.training.bring_your_own import (
     warn_about_images,
 )
 from disco_torch.training.config import TrainConfig
-from disco_torch.training.defaults import chosen_settings, default_config
+from disco_torch.training.defaults import chosen_settings, default_config, resolve_rule
 from disco_torch.training.folder import RunFolder
-from disco_torch.training.session import TrainingSession, resolve_rule
+from disco_torch.training.session import TrainingSession
 from disco_torch.training.settings import resumed_fields, with_fields
 from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
@@ -108,74 +109,99 @@ def train(
 ) -> TrainResult:
     """Trains an agent and writes a folder with everything about it.
 
+    All processes that `torchrun` started call it with the same arguments; each has a share of the environments, and the
+    first one writes.
+
     Args:
       config: settings of a new run; defaults to those of its rule, see `default_config`. When resuming, its `steps` may
-        lengthen the run, its `device` and `speed` move it, and its `target_return` replaces that of the run.
+        lengthen the run, its `device`, `replay_device` and `speed` move it, and its `target_return` replaces that of the
+        run.
       env: environment: a name or an id; a function that returns a Gymnasium environment, or "module:function"; a vector
         environment of Gymnasium; or an `Environment`.
       agent: network: an `AgentConfig`; a torso, any module `f(observations) -> [T, B, F]`; or a whole `Agent`.
       rule: update rule: a name or a file, or an `UpdateRule`.
       wrappers: put around each Gymnasium environment, the first innermost: functions and classes, or "module:Name".
-      resume: folder of a run to continue, with its own configuration. What it was given as objects is passed again.
+      resume: folder of a run to continue, with its own configuration, on any number of processes. What it was given as
+        objects is passed again.
       view: show how far the run is: live in a terminal, else in a line every ten seconds or less often.
       callbacks: code of your own that is called during the run and may stop it, see `disco_torch.runs.Callback`.
       fields: other fields of `TrainConfig`, laid over `config`.
     """
     with ExitStack() as stack:
+        world = stack.enter_context(World.from_environment(ranks.PATIENCE))
         content: dict[str, Any] = {}
         chosen: list[str] = []
         asked_to_stop: Callable[[], bool] = bool  # nobody, until the loop begins
         if resume is not None:
-            refuse_hub_name(resume, "resume")
-            folder = RunFolder.open(Path(resume))
-            stack.enter_context(run_lock(folder.path))
-            if fields:
-                config = with_fields(folder.config if config is None else config, resumed_fields(fields))
-            folder = _resumed(folder.path, config)
-            content, settings = folder.content_to_resume(), folder.config
+            folder, content = world.share(lambda: _resumed(Path(resume), config, fields, stack))
+            stack.enter_context(ranks.saying_how_to_resume(folder.checkpoints))
+            settings = folder.config
             objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
         else:
             if config is None and not isinstance(rule, UpdateRule):
                 config = default_config(rule or "auto")
-            settings = with_fields(config, fields_of_object(env) | fields)
-            settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
+            settings = with_fields(config, fields_of_object(env, world.size) | fields)
+            settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers, processes=world.size)
             settings = checked_config(settings)
             check_num_envs(settings, fields)
-            chosen, settings = [chosen_settings(settings)], _resolved(settings)
+            chosen, settings = [chosen_settings(settings)], world.share(lambda: _resolved(settings))
         objects.check_evaluation(settings)
-        configure_process(resolve_device(settings.device))
-        session = TrainingSession(settings, objects)  # before the folder: what cannot be built leaves none behind
+        configure_process(world.device(settings.device))
+        session = TrainingSession(settings, objects, world)  # before the folder: what cannot be built leaves none behind
         stack.callback(lambda: close_in_time(lambda: objects.close(session.env), asked_to_stop))
         if resume is None:
             if settings.agent.torso == "auto":
                 chosen.append(describe_torso(session.agent.config, session.agent.torso))
             session.config = settings = describe_env(session.config, session.env)
-            warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
-            folder = RunFolder.create(settings)
-            stack.enter_context(run_lock(folder.path))
+            if world.is_first:
+                warn_about_images(settings, objects, session.env.observation_example, session.replay.num_bytes)
+            folder = world.share(lambda: _created(settings, stack))
+            stack.enter_context(ranks.saying_how_to_resume(folder.checkpoints))
         elif content:
             with restoring(folder.checkpoints):
                 session.load_state_dict(content.pop("session"))
         asked_to_stop = stack.enter_context(stop_signals())
-        loop = TrainingLoop(folder, session, asked_to_stop, content, callbacks=callbacks)
-        for line in filter(None, chosen if view else []):
+        loop = TrainingLoop(folder, session, asked_to_stop, content, world, callbacks=callbacks)
+        for line in filter(None, chosen if view and world.is_first else []):
             Console().print(line, highlight=False, soft_wrap=True, markup=False)
         stack.callback(close_in_time, loop.evaluation.close, asked_to_stop)
         stopped = loop.run(view)
+        return world.share(lambda: _result(loop, stopped))
+
+
+def _result(loop: TrainingLoop, stopped: bool) -> TrainResult:
     best = loop.best["eval_return"] if loop.best is not None else math.nan
     reason = loop.stop_reason if stopped else ""
-    return TrainResult(folder.path, folder.read_metrics(), stopped, reason, loop.warnings, best)
+    return TrainResult(loop.folder.path, loop.folder.read_metrics(), stopped, reason, loop.warnings, best)
 
 
-def _resumed(path: Path, config: TrainConfig | None) -> RunFolder:
-    """The folder of a run to continue, with the settings that may change."""
-    if config is None:
-        return RunFolder.open(path)
-    config = checked_config(config)
-    moved: dict[str, Any] = {name: getattr(config, name) for name in ("device", "speed") if getattr(config, name) != "auto"}
-    if config.target_return is not None:
-        moved["target_return"] = config.target_return
-    return RunFolder.open(path, extend_to=config.steps).with_settings(**moved)
+def _created(config: TrainConfig, stack: ExitStack) -> RunFolder:
+    """A new folder, locked until the stack is closed. The first process makes it."""
+    folder = RunFolder.create(config)
+    stack.enter_context(run_lock(folder.path))
+    return folder
+
+
+def _resumed(
+    path: Path, config: TrainConfig | None, fields: Mapping[str, Any], stack: ExitStack
+) -> tuple[RunFolder, dict[str, Any]]:
+    """The folder of a run to continue, with the settings that may change, and its newest checkpoint.
+
+    It is locked until the stack is closed.
+    """
+    refuse_hub_name(path, "resume")
+    folder = RunFolder.open(path)
+    stack.enter_context(run_lock(path))
+    if fields:
+        config = with_fields(folder.config if config is None else config, resumed_fields(fields))
+    if config is not None:
+        config = checked_config(config)
+        places = {name: getattr(config, name) for name in ("device", "speed", "replay_device")}
+        moved: dict[str, Any] = {name: place for name, place in places.items() if place != "auto"}
+        if config.target_return is not None:
+            moved["target_return"] = config.target_return
+        folder = RunFolder.open(path, extend_to=config.steps).with_settings(**moved)
+    return folder, folder.content_to_resume()
 
 
 def _resolved(config: TrainConfig) -> TrainConfig:
@@ -200,9 +226,12 @@ class TrainingLoop(WatchedLoop):
     resume_command = "disco-torch train --resume"
 
     def title(self) -> str:
-        config, size = self.folder.config, self.session.replay.num_bytes / 2**20
-        what = f"{config.env} with {config.rule}, seed {config.seed}, on {self.session.device}"
-        return f"{what}: {self.folder.path} (replay {size:.1f} MiB)"
+        config, replay, processes = self.folder.config, self.session.replay, self.world.size
+        size = processes * replay.num_bytes / 2**20
+        place = "" if replay.device == self.session.device else f" on {replay.device}"
+        shares = f" in {processes} processes" if processes > 1 else ""
+        what = f"{config.env} with {config.rule}{shares}, seed {config.seed}, on {self.session.device}"
+        return f"{what}: {self.folder.path} (replay {size:.1f} MiB{place})"
 
     def services(self) -> list[Sink]:
         name, plain = self.folder.path.name, self.folder.plain_config()
@@ -215,7 +244,7 @@ class TrainingLoop(WatchedLoop):
             self.session.advance()
         except EnvironmentFailure:
             self.session.generator.set_state(generator)
-            if self.asked_to_stop():  # Ctrl-C in a terminal ends the environment's processes, too
+            if self.world.any(self.asked_to_stop()):  # Ctrl-C in a terminal ends the environment's processes, too
                 return
             self.save()
             raise

@@ -10,7 +10,7 @@ from disco_torch.kernels import Recorded, Speed
 from disco_torch.training.minibatches import StepTable
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionState
-from disco_torch.types import Logs, Rollout, ValueOuts, tree_dataclass
+from disco_torch.types import Logs, MeanAcrossProcesses, Rollout, ValueOuts, tree_dataclass
 
 ALWAYS_LOGGED = ("total_loss", "global_gradient_norm", "global_update_norm")
 """Logs that a recorded update always returns; the others only when metrics are due."""
@@ -32,15 +32,22 @@ class RecordedUpdate:
       value_function: beside the agent, for a rule that needs one.
       normalizer: of the inputs; None where they stay as they are.
       speed: stages of recording.
+      mean_across_processes: where the batch is split over processes; None where it is not.
     """
 
     def __init__(
-        self, learner: Learner, value_function: ValueFunction | None, normalizer: InputNormalizer | None, speed: Speed
+        self,
+        learner: Learner,
+        value_function: ValueFunction | None,
+        normalizer: InputNormalizer | None,
+        speed: Speed,
+        mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> None:
         self.learner, self.value_function, self.normalizer = learner, value_function, normalizer
-        self._update = Recorded(self.update, speed, "the update", carry=True)
+        self.mean = mean_across_processes
+        self._update = Recorded(self.update, speed, "the update", carry=True, by_parameter=True)
         self._prepare = Recorded(self.prepare, speed, "the targets")
-        self._step = Recorded(self.step, speed, "a gradient step", carry=True)
+        self._step = Recorded(self.step, speed, "a gradient step", carry=True, by_parameter=True)
 
     def __call__(
         self,
@@ -74,18 +81,22 @@ class RecordedUpdate:
     ) -> tuple[Learning, Logs]:
         """One update: a pure function, which can be recorded. A recording does not compute what it does not return."""
         batch, value_state, value_out = self._normalized(state, batch, snapshot)
-        learner_state, logs = self.learner.update(state.learner, batch, value_out=value_out, learning_rate=rate)
+        learner_state, logs = self.learner.update(
+            state.learner, batch, value_out=value_out, learning_rate=rate, mean_across_processes=self.mean
+        )
         return Learning(learner_state, value_state), logs if all_logs else always_logged(logs)
 
     def prepare(self, state: Learning, batch: Rollout, snapshot: InputSnapshot | None) -> tuple[Learning, StepTable]:
         """The targets of a batch, and the state of the rule and the value function after it."""
         batch, value_state, value_out = self._normalized(state, batch, snapshot)
-        learner_state, table = self.learner.prepare(state.learner, batch, value_out=value_out)
+        learner_state, table = self.learner.prepare(
+            state.learner, batch, value_out=value_out, mean_across_processes=self.mean
+        )
         return Learning(learner_state, value_state), table
 
     def step(self, state: LearnerState, part: StepTable, rate: Tensor, all_logs: bool) -> tuple[LearnerState, Logs]:
         """A gradient step on a minibatch."""
-        state, logs = self.learner.minibatch_step(state, part, rate)
+        state, logs = self.learner.minibatch_step(state, part, rate, self.mean)
         return state, logs if all_logs else always_logged(logs)
 
     def _normalized(
@@ -100,7 +111,7 @@ class RecordedUpdate:
             return batch, state.value, None
         resets = memory_resets(batch)
         out, _ = self.learner.agent.unroll(state.learner.params, batch.observations, resets, batch.first_state)
-        value_state, value_out, _ = self.value_function.update(state.value, batch, out["logits"])
+        value_state, value_out, _ = self.value_function.update(state.value, batch, out["logits"], self.mean)
         return batch, value_state, value_out
 
 

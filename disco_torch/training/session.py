@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections import deque
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,27 +26,36 @@ from disco_torch.data import (
 from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment
 from disco_torch.kernels import Recorded, Speed
-from disco_torch.rules import CMPO, PPO, ActorCritic, DiscoUpdateRule, PolicyGradient, UpdateRule, resolve_hyper_params
-from disco_torch.runs import Metrics, first_not_finite, pack, resolve_device, resolve_speed, unpack
+from disco_torch.rules import (
+    CMPO,
+    PPO,
+    ActorCritic,
+    DiscoUpdateRule,
+    PolicyGradient,
+    UpdateRule,
+    discount_of,
+    resolve_hyper_params,
+)
+from disco_torch.runs import Metrics, World, first_not_finite, pack, resolve_speed, unpack
 from disco_torch.runs.checkpoint import (
     FIX,
     CheckpointMismatch,
     check_leaves,
     check_names,
     check_range,
-    restore_generator,
+    number_list,
+    number_pairs,
     typed,
     unpack_counters,
 )
+from disco_torch.training import ranks
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
-from disco_torch.training.defaults import DEFAULT_RULE
 from disco_torch.training.learning_rate import learning_rate
 from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
 from disco_torch.types import Logs, Rollout, tree_map
-from disco_torch.weights.hub import is_hub_name, pin_rule
 
 RECENT_EPISODES = 100
 TRACED_FROM = 10_000
@@ -55,21 +64,6 @@ STATE_NAMES = (
     *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
     *("actor", "replay"),
 )
-
-
-def resolve_rule(name: str) -> str:
-    """A rule's name, with its commit if it is on the Hub, or the whole path of its file; `auto` is the default one."""
-    if name == "auto":
-        return DEFAULT_RULE
-    if is_hub_name(name):
-        return pin_rule(name)
-    return str(Path(name).resolve()) if Path(name).is_file() else name
-
-
-def discount_of(rule: UpdateRule, hyper_params: Any) -> float:
-    """The discount factor of a rule's returns; 0.99 for one that does not say."""
-    of_rule = getattr(getattr(rule, "config", None), "value_discount", None)
-    return float(getattr(hyper_params, "discount_factor", 0.99) if of_rule is None else of_rule)
 
 
 @dataclass
@@ -81,19 +75,28 @@ class Counters:
 
 
 class TrainingSession:
-    """Acts, stores and learns, one rollout at a time. Same configuration and device: same run."""
+    """Acts, stores and learns, one rollout at a time. Same configuration, device and number of processes: same run.
 
-    def __init__(self, config: TrainConfig, objects: RunObjects | None = None) -> None:
+    Args:
+      config: settings of the whole run.
+      objects: what it was given as objects.
+      world: processes that it is split over; defaults to a single one. What is learned is the same in all of them, and each
+        has a share of the environments and the replay, and random numbers of its own.
+    """
+
+    def __init__(self, config: TrainConfig, objects: RunObjects | None = None, world: World | None = None) -> None:
         self.config = config = config.with_sizes()
+        self.world = world = world or World()
+        self.share = share = ranks.share_of(config, world.size)
+        """The settings with this process's share of environments, batch and replay."""
         self.objects = objects = objects or RunObjects()
-        self.device = resolve_device(config.device)
+        self.device = world.device(config.device)
         self.speed = resolve_speed(config.speed, self.device)
         self.rule: UpdateRule = objects.make_rule(config).to(self.device)
-        self.env: Environment = objects.make_env(config, config.num_envs, self.device)
-        if self.env.num_envs != config.num_envs:
-            raise ValueError(
-                f"`env` must have the {config.num_envs} parallel environments of the run, got {self.env.num_envs}."
-            )
+        self.env: Environment = objects.make_env(config, share.num_envs, self.device)
+        if self.env.num_envs != share.num_envs:
+            of_it = "of the run" if world.size == 1 else f"of each of the {world.size} processes"
+            raise ValueError(f"`env` must have the {share.num_envs} parallel environments {of_it}, got {self.env.num_envs}.")
         hyper_params: Any = resolve_hyper_params(self.rule.hyper_params_type, config.hyper_params)
         num_actions, example = self.env.num_actions, self.env.observation_example
         if objects.agent is None:
@@ -101,35 +104,44 @@ class TrainingSession:
             self.config = config = dataclasses.replace(config, agent=chosen)
         self.agent = objects.make_agent(config, example, num_actions, self.rule.outputs(num_actions)).to(self.device)
         memory = tree_map(lambda x: x[0], self.agent.initial_state(1))
-        config.check_memory(memory)
+        config.check_memory(memory, self.env)
         gradient_steps = config.epochs, config.minibatches, config.max_gradient_norm, config.burn_in
         self.learner = Learner(self.agent, self.rule, config.optimizer, hyper_params, *gradient_steps)
         self.value_function = self._value_function(example)
         self.replay = Replay(
-            config.replay_capacity,
+            share.replay_capacity,
             config.rollout_length,
             example,
             num_actions,
-            self.device,
+            self.device if config.replay_device == "auto" else world.device(config.replay_device),
             memory,
             first_steps=config.first_steps,
+            frame_stacks=self.env.frame_stacks,
+            sample_device=self.device,
         )
         self.normalizer = make_normalizer(config.inputs, self.env, discount_of(self.rule, hyper_params))
         self.input_stats: InputStats | None = None
         """What is known of the scale of the inputs, from all rows so far; None where nothing is normalised."""
         if self.normalizer is not None:
-            self.input_stats = self.normalizer.init(example, config.num_envs)
-            self._count = Recorded(self.normalizer.update, self.speed, "the statistics of inputs", carry=True)
+            self.input_stats = self.normalizer.init(example, share.num_envs)
+            over_all = None if world.size == 1 else world.sum
+            count = partial(self.normalizer.update, sum_across_processes=over_all)
+            self._count = Recorded(count, self.speed, "the statistics of inputs", carry=True)
         self.snapshot = self._snapshot()
         self.generator = torch.Generator(self.device).manual_seed(config.seed)
         self.learner_state: LearnerState = self.learner.init(self.generator)
         self.value_state: ValueFunctionState | None = None
         if self.value_function is not None:
             self.value_state = self.value_function.init(self.generator)
+        learning = ranks.begin_alike(world, (self.rule, self.agent), Learning(self.learner_state, self.value_state))
+        self.learner_state, self.value_state = learning.learner, learning.value
+        if not world.is_first:
+            self.generator.manual_seed(ranks.seed_of(config, world.rank))
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
-        self._recorded_update = RecordedUpdate(self.learner, self.value_function, self.normalizer, self._update_speed())
+        parts = self.learner, self.value_function, self.normalizer
+        self._recorded_update = RecordedUpdate(*parts, self._update_speed(), world.mean_across_processes)
         self.counters = Counters()
         self.logs: Logs = {}
         self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
@@ -170,9 +182,11 @@ class TrainingSession:
 
     def advance(self) -> None:
         """One rollout and its updates."""
-        config, counters = self.config, self.counters
+        config, share, counters = self.config, self.share, self.counters
         params, rows = self.learner_state.params, config.rollout_length
-        rollout, self.actor, episodes = self._collect(params, self.actor, rows, self.generator, self.snapshot)
+        with ranks.failing_together(self.world):
+            rollout, actor, episodes = self._collect(params, self.actor, rows, self.generator, self.snapshot)
+        self.actor = actor
         if self.normalizer is not None and self.normalizer.has_statistics:
             self.input_stats = self._count(self.input_stats, rollout)
             self.snapshot = self._snapshot()
@@ -180,12 +194,12 @@ class TrainingSession:
         self.unread.append(episodes)
         counters.rollouts += 1
         counters.steps += config.steps_per_rollout
-        if len(self.replay) < min(config.batch_size, config.replay_capacity):
+        if len(self.replay) < min(share.batch_size, share.replay_capacity):
             return
         for i in range(config.updates_per_rollout):
             last = i == config.updates_per_rollout - 1
             self._update(
-                self.replay.sample(config.batch_size, self.generator, config.num_fresh), last and self._logs_are_due()
+                self.replay.sample(share.batch_size, self.generator, share.num_fresh), last and self._logs_are_due()
             )
 
     def _logs_are_due(self) -> bool:
@@ -220,6 +234,8 @@ class TrainingSession:
         lengths = torch.cat([episodes.lengths for episodes in self.unread])
         numbers = torch.stack([returns[ends], lengths[ends]], dim=1)
         finished: list[tuple[float, float]] = [(row[0], row[1]) for row in numbers.tolist()]
+        if self.world.size > 1:
+            finished = ranks.episodes_of_all(self.world, ends, finished)
         self.unread = []
         self.recent.extend(finished)
         self.first_returns += [numbers[0] for numbers in finished[: RECENT_EPISODES - len(self.first_returns)]]
@@ -227,7 +243,7 @@ class TrainingSession:
         self.counters.episodes += len(finished)
 
     def read_metrics(self) -> Metrics:
-        """Episodes since the last call, and the logs of the last update."""
+        """Episodes since the last call, and the logs of the last update, means over the processes. Collective."""
         finished = self.read_episodes()
         metrics: Metrics = {
             "learning_rate": learning_rate(self.config, self.counters.steps),
@@ -238,8 +254,10 @@ class TrainingSession:
             metrics["length"] = sum(numbers[1] for numbers in self.recent) / len(self.recent)
         if finished:
             metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
-        numbers = torch.stack(list(self.logs.values())).tolist() if self.logs else []  # one transfer from the device
-        return metrics | dict(zip(self.logs, numbers, strict=True))
+        if not self.logs:
+            return metrics
+        logs = self.world.sum(torch.stack(list(self.logs.values()))) / self.world.size
+        return metrics | dict(zip(self.logs, logs.tolist(), strict=True))  # one transfer from the device
 
     def not_finite(self) -> str | None:
         """The loss, and the first parameter, moment or state of the rule, that is not finite, in words.
@@ -252,10 +270,15 @@ class TrainingSession:
         if loss is not None and not loss.isfinite():
             rate = self.config.optimizer.learning_rate
             problems.insert(0, f"the loss must be finite, got {float(loss)} with learning rate {rate}")
-        return ", ".join(problems) or None
+        if self.world.any(bool(problems)):
+            return ", ".join(problems) or "the state must be finite, which it is not in another process"
+        return None
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything that changes, as tensors by name and plain values."""
+    def state_dict(self) -> dict[str, Any] | None:
+        """Everything that changes, as tensors by name and plain values, in the first process; None in the others.
+
+        Collective. The parts of several processes are put together as those of one, see `ranks`.
+        """
         self._fetch_episodes()
         state: dict[str, Any] = {
             "learning": pack(Learning(self.learner_state, self.value_state)),
@@ -263,20 +286,27 @@ class TrainingSession:
             "recent": [list(numbers) for numbers in self.recent],
             "interval": [list(numbers) for numbers in self.interval],
             "first_returns": list(self.first_returns),
-            "generator": self.generator.get_state(),
             "device": self.device.type,
             "outputs": self._outputs(),
         }
-        state["inputs"] = None if self.input_stats is None else pack(self.input_stats)
-        state["actor"] = pack(self.actor) if self.env.saves_state else None
-        state["replay"] = self.replay.state_dict() if self.config.checkpoint_replay else None
-        return state
+        own: dict[str, Any] = {
+            "generator": self.generator.get_state(),
+            "inputs": None if self.input_stats is None else pack(self.input_stats),
+            "actor": pack(self.actor) if ranks.saves_actor(self.env, self.actor, self.world) else None,
+        }
+        parts, stored = self.world.gather(own), None
+        if self.config.checkpoint_replay:
+            stored = ranks.join_replay(self.world, self.replay.state_dict(), self.share.num_envs)
+        return None if parts is None else state | ranks.joined(parts) | {"replay": stored}
 
     def _outputs(self) -> dict[str, dict[str, int]]:
         return {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes."""
+        """Continues from a checkpoint. An environment whose state cannot be saved starts new episodes.
+
+        The checkpoint may be of another number of processes.
+        """
         check_names(state, STATE_NAMES)
         learning = unpack(state["learning"], Learning(self.learner_state, self.value_state), "learning")
         self.learner_state, self.value_state = learning.learner, learning.value
@@ -286,41 +316,27 @@ class TrainingSession:
         self.counters = unpack_counters(state, self.counters)
         steps = self.counters.rollouts * self.config.steps_per_rollout
         check_range("counters/steps", [self.counters.steps], steps, steps)
-        recent, self.interval = (_episodes(state, name) for name in ("recent", "interval"))
+        recent, self.interval = (number_pairs(state, name) for name in ("recent", "interval"))
         self.recent = deque(recent, maxlen=RECENT_EPISODES)
-        self.first_returns = _numbers(state, "first_returns")
+        self.first_returns = number_list(state, "first_returns")
         if state["replay"] is not None:
-            self.replay.load_state_dict(state["replay"])
+            self.replay.load_state_dict(ranks.share_of_replay(state["replay"], self.config, self.world))
+        seed = ranks.seed_of(self.config, self.world.rank, self.counters.rollouts)
         if (was := torch.device(typed(state, "device", str)).type) == self.device.type:
-            restore_generator(self.generator, state["generator"])
+            ranks.restore_stream(self.generator, state["generator"], self.world, seed)
         else:  # states of generators do not carry over between kinds of devices
             now = self.device.type
             warnings.warn(
                 f"the checkpoint is of a run on {was}; the run continues on {now} with other random numbers.", stacklevel=2
             )
-            self.generator.manual_seed(self.config.seed + self.counters.rollouts)
+            self.generator.manual_seed(seed)
         if self.normalizer is not None and self.input_stats is not None:
-            self.input_stats = unpack(state["inputs"], self.input_stats, "inputs")
-        if self.env.saves_state:
-            self.actor = unpack(state["actor"], self.actor, "actor")
+            self.input_stats = ranks.share_of_inputs(state["inputs"], self.input_stats, self.config, self.world)
+        saves = ranks.saves_actor(self.env, self.actor, self.world)
+        if saves and (state["actor"] is not None or not ranks.was_split(state)):
+            self.actor = ranks.share_of_actor(state["actor"], self.actor, self.config, self.world)
         else:
             self.actor = init_actor(self.agent, self.env, self.generator)
             if self.normalizer is not None and self.input_stats is not None:
                 self.input_stats = self.normalizer.restart(self.input_stats)
         self.snapshot = self._snapshot()
-
-
-def _episodes(state: dict[str, Any], name: str) -> list[tuple[float, float]]:
-    """Returns and lengths of episodes, as a checkpoint has them."""
-    pairs = typed(state, name, list)
-    if any(type(pair) is not list or len(pair) != 2 or any(type(x) is not float for x in pair) for pair in pairs):
-        raise CheckpointMismatch(f"the checkpoint's `{name}` must be pairs of a return and a length; {FIX}.")
-    return [(a, b) for a, b in pairs]
-
-
-def _numbers(state: dict[str, Any], name: str) -> list[float]:
-    """A list of numbers, as a checkpoint has it."""
-    numbers = typed(state, name, list)
-    if any(type(x) is not float for x in numbers):
-        raise CheckpointMismatch(f"the checkpoint's `{name}` must be numbers; {FIX}.")
-    return numbers

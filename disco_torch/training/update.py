@@ -28,6 +28,7 @@ from disco_torch.training.minibatches import (
     resets_of,
     rows_of,
 )
+from disco_torch.training.over_processes import over_processes
 from disco_torch.types import (
     AgentOutput,
     LearningOutputs,
@@ -139,7 +140,8 @@ class Learner:
           rollout: [T+1, B] rows.
           value_out: estimates of a value function beside the agent, for rules that use one.
           learning_rate: replaces the optimiser's, for schedules.
-          mean_across_processes: averages statistics and gradients where a batch is split over processes.
+          mean_across_processes: averages statistics and gradients where a batch is split over processes, in parts of the
+            same size. The update is that of the whole batch; with minibatches, each is the union of the processes' parts.
           generator: source of the minibatches' order.
         """
         if not self.in_one_step:
@@ -163,8 +165,8 @@ class Learner:
             loss, logs = self.loss(inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            grads = dict(zip(params, gradients, strict=True))
-            new_state, norms = self._step(state, grads, meta_state, learning_rate, mean_across_processes)
+            grads, logs = self._of_all(dict(zip(params, gradients, strict=True)), logs, inputs, mean_across_processes)
+            new_state, norms = self._step(state, grads, meta_state, learning_rate)
         return tree_map(torch.Tensor.detach, new_state), logs | norms
 
     def prepare(
@@ -221,8 +223,8 @@ class Learner:
             loss, logs = self.loss(inputs, targets, backprop=False)
             gradients = torch.autograd.grad(loss, list(params.values()), allow_unused=True, materialize_grads=True)
         with torch.no_grad():
-            grads = dict(zip(params, gradients, strict=True))
-            new_state, norms = self._step(state, grads, state.meta_state, learning_rate, mean_across_processes)
+            grads, logs = self._of_all(dict(zip(params, gradients, strict=True)), logs, inputs, mean_across_processes)
+            new_state, norms = self._step(state, grads, state.meta_state, learning_rate)
         return tree_map(torch.Tensor.detach, new_state), logs | norms
 
     def differentiable_update(
@@ -248,7 +250,8 @@ class Learner:
         # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
         # meta-gradient. Computed inside of the loss they would leak into the agent's gradient.
         grads, logs = grad(self.loss_of_params, has_aux=True)(state.params, rollout, targets)
-        new_state, norms = self._step(state, grads, meta_state, learning_rate, mean_across_processes)
+        grads, logs = self._of_all(grads, logs, inputs, mean_across_processes)
+        new_state, norms = self._step(state, grads, meta_state, learning_rate)
         return new_state, logs | norms, targets, agent_out
 
     def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
@@ -299,23 +302,26 @@ class Learner:
         total = masked_mean(loss + loss_no_meta, inputs.loss_mask)
         return total, {"total_loss": total.detach(), **logs, **logs_no_meta}
 
+    def _of_all(
+        self, grads: Params, logs: Logs, inputs: UpdateRuleInputs, mean_across_processes: MeanAcrossProcesses | None
+    ) -> tuple[Params, Logs]:
+        """Gradients and loss over the steps of all processes; the other logs stay those of this one."""
+        if mean_across_processes is None:
+            return grads, logs
+        assert inputs.loss_mask is not None
+        grads, loss = over_processes(grads, logs["total_loss"], inputs.loss_mask, mean_across_processes)
+        return grads, logs | {"total_loss": loss}
+
     def _step(
-        self,
-        state: LearnerState,
-        grads: Params,
-        meta_state: Any,
-        learning_rate: float | Tensor | None,
-        mean_across_processes: MeanAcrossProcesses | None,
+        self, state: LearnerState, grads: Params, meta_state: Any, learning_rate: float | Tensor | None
     ) -> tuple[LearnerState, Logs]:
-        if mean_across_processes is not None:
-            grads = {name: mean_across_processes(g) for name, g in grads.items()}
         with torch.no_grad():
-            norms = {"global_gradient_norm": global_norm(grads.values())}
+            norms = {"global_gradient_norm": global_norm(grads)}
         if self.max_gradient_norm:
             grads = clip_by_norm(grads, norms["global_gradient_norm"], self.max_gradient_norm)
         changes, opt_state = adam_update(grads, state.opt_state, state.params, self.optimizer, learning_rate)
         with torch.no_grad():
-            norms["global_update_norm"] = global_norm(changes.values())
+            norms["global_update_norm"] = global_norm(changes)
         return LearnerState(apply_updates(state.params, changes), opt_state, meta_state), norms
 
     def _hyper(self) -> Any:

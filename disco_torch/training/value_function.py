@@ -15,8 +15,17 @@ from torch.func import grad
 
 from disco_torch.agents import Agent, AgentConfig
 from disco_torch.checks import check_between, check_shape
-from disco_torch.data import check_rollout, executed_mean, loss_mask, masked_mean, reference_steps, steps_of
+from disco_torch.data import (
+    check_rollout,
+    executed_mean,
+    executed_weights,
+    loss_mask,
+    masked_mean,
+    reference_steps,
+    steps_of,
+)
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates
+from disco_torch.training.over_processes import over_processes
 from disco_torch.types import (
     EmaState,
     Logs,
@@ -107,8 +116,15 @@ class ValueFunction:
         Returns:
           Estimates, the network's outputs [T+1, B, 1], and the averages after taking the advantages and TD errors in.
         """
+        outs, net_out = self.raw_estimate(state.params, rollout, logits)
+        averages = (state.adv_ema_state, state.td_ema_state)
+        outs, adv_state, td_state = normalize_estimates(outs, *averages, self.average, mean_across_processes)
+        return outs, net_out, adv_state, td_state
+
+    def raw_estimate(self, params: Params, rollout: Rollout, logits: Tensor) -> tuple[ValueOuts, Tensor]:
+        """`estimate` without normalised forms: estimates, and the network's outputs [T+1, B, 1]."""
         check_shape("logits", logits, rollout.behaviour_logits.shape, "it must match the rollout's `behaviour_logits`")
-        out, _ = self.net.unroll(state.params, rollout.observations)
+        out, _ = self.net.unroll(params, rollout.observations)
         steps = steps_of(rollout) if self.config.aligned else reference_steps(rollout)
         outs = estimate_values(
             self.encoding.to_scalar(out["value"]),
@@ -117,9 +133,7 @@ class ValueFunction:
             importance_weights(logits[:-1], rollout.behaviour_logits[:-1], rollout.actions[:-1]),
             lambdas_at_cuts(self.config.td_lambda, steps.is_truncated, logits.dtype),
         )
-        averages = (state.adv_ema_state, state.td_ema_state)
-        outs, adv_state, td_state = normalize_estimates(outs, *averages, self.average, mean_across_processes)
-        return outs, out["value"], adv_state, td_state
+        return outs, out["value"]
 
     def update(
         self,
@@ -150,7 +164,9 @@ class ValueFunction:
         with torch.no_grad():
             grads, (outs, adv_state, td_state) = grad(loss_fn, has_aux=True)(state.params)
             if mean_across_processes is not None:
-                grads = {name: mean_across_processes(g) for name, g in grads.items()}
+                mask = loss_mask(rollout) if self.config.aligned else executed_weights(rollout)
+                counted = torch.ones_like(logits[:-1, :, 0]) if mask is None else mask
+                grads, _ = over_processes(grads, torch.zeros_like(logits[0, 0, 0]), counted, mean_across_processes)
             changes, opt_state = adam_update(grads, state.opt_state, state.params, self.optimizer)
             params = apply_updates(state.params, changes)
             assert outs.normalized_td is not None and outs.td is not None

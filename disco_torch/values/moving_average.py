@@ -41,6 +41,10 @@ class MovingAverage:
         means = torch.stack([torch.mean(x), torch.mean(torch.square(x))])
         if mean_across_processes is not None:
             means = mean_across_processes(means)
+        return self.with_means(means, state)
+
+    def with_means(self, means: Tensor, state: EmaState) -> EmaState:
+        """Takes in a batch whose mean and mean square are known, [2]."""
         return EmaState(
             moment1=self.decay * state.moment1 + (1.0 - self.decay) * means[0],
             moment2=self.decay * state.moment2 + (1.0 - self.decay) * means[1],

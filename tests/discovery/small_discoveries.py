@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
-import os
-import socket
-import sys
-from collections.abc import Callable
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import torch
+from processes import end as end
+from processes import start as start
 from torch.utils import _pytree as pytree
 
 from disco_torch import AdamConfig, AgentConfig, DiscoConfig, MetaNetConfig, MetaRNNConfig, ValueFunctionConfig
@@ -96,45 +92,3 @@ def assert_same(a: Any, b: Any) -> None:
 
 def run(config: DiscoverConfig | None = None, **kwargs: Any) -> Path:
     return discover(config, view=False, **kwargs).folder
-
-
-def start(target: Callable[..., object], *args: Any, size: int = 1, errors: Path | None = None) -> list[BaseProcess]:
-    """`target(*args)` in one process, or in several as `torchrun` starts them; their stderr goes to `errors`.
-
-    They are forked from one that has imported everything but done nothing.
-    """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(
-        ["disco_torch.cli", "matplotlib.pyplot", "torch._dynamo", "torch._decomp.decompositions_for_jvp"]
-    )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    processes = []
-    for rank in range(size):
-        names = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        environment = {name: str(value) for name, value in names.items()} if size > 1 else {}
-        process = context.Process(target=_in_environment, args=(environment, errors, target, args))
-        process.start()
-        processes.append(process)
-    return processes
-
-
-def _in_environment(environment: dict[str, str], errors: Path | None, target: Callable[..., object], args: Any) -> None:
-    os.environ.update(environment)
-    torch.set_num_threads(1)
-    if errors is not None:
-        sys.stderr = (errors / f"{environment.get('RANK', '0')}.txt").open("w", buffering=1)
-    result = target(*args)
-    if isinstance(result, int):
-        sys.exit(result)
-
-
-def end(processes: list[BaseProcess], seconds: float = 60.0) -> list[int | None]:
-    """Their exit statuses, once they have ended."""
-    for process in processes:
-        process.join(seconds)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
-    return codes

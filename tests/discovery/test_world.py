@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from processes import free_port
 from small_discoveries import end, start
 
 from disco_torch.runs.world import ProcessLost, World, is_first_process
@@ -26,6 +29,7 @@ def test_alone_there_is_nobody_to_talk_to(monkeypatch: pytest.MonkeyPatch) -> No
         tensor = torch.ones(3)
         assert world.sum(tensor) is tensor and world.gather("a") == ["a"] and world.share(lambda: 4) == 4
         assert world.any(True) and not world.any(False)
+        assert world.gather_in_all("a") == ["a"] and world.mean_across_processes is None
         world.barrier()
         with pytest.raises(ValueError, match="`run` must be there"):
             world.share(no_file)
@@ -50,6 +54,9 @@ def talk(size: int) -> None:
         if values is not None:
             assert [value["rank"] for value in values] == list(range(size))
             assert [len(value["tensor"]) for value in values] == list(range(size))
+        assert world.gather_in_all(rank) == list(range(size))
+        mean = world.mean_across_processes
+        assert mean is not None and mean(torch.tensor(float(rank))) == (size - 1) / 2
         assert world.share(lambda: f"of {rank}") == "of 0"
         world.barrier()
         with pytest.raises(ValueError, match="`run` must be there"):
@@ -93,6 +100,30 @@ def fail_in_one() -> None:
         world.barrier()
         print(1 // (1 - world.rank))
         world.barrier()
+
+
+SCRIPT = """
+from pathlib import Path
+import torch
+from disco_torch.kernels import sum_across_processes
+from disco_torch.runs import World
+
+def gloo_threads():
+    return [name for path in Path("/proc/self/task").glob("*/comm") if "gloo" in (name := path.read_text())]
+
+with World.from_environment():
+    assert sum_across_processes(torch.ones(2)).tolist() == [1, 1]
+    assert gloo_threads()
+assert not gloo_threads(), gloo_threads()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where there is /proc")
+def test_no_thread_of_the_group_outlives_the_run() -> None:
+    """In a fresh process, as modules that are first imported during the run could keep the group."""
+    names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    done = subprocess.run([sys.executable, "-c", SCRIPT], env=os.environ | names, capture_output=True, text=True, timeout=90)
+    assert done.returncode == 0, done.stderr
 
 
 def test_each_process_takes_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,7 +51,7 @@ from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
 warnings.simplefilter("ignore")
-if Path(sys.argv[0]).name == "-c":  # in a process that a test has started, and not in the tests' own
+if "pytest" not in sys.modules:  # in a process that a test has started, and not in the tests' own
     disco_torch.training.loop.plot_curves = lambda *args, **kwargs: None  # which takes longer than all the rest
     disco_torch.discovery.run.plot_panels = lambda *args, **kwargs: None
 

@@ -53,6 +53,12 @@ def test_no_processes() -> None:
         run_batch("a:b", [{}], processes=0)
 
 
+def test_no_batch_in_each_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"a batch of jobs must have one process, got 2; .* leave out torchrun"):
+        run_batch("a:b", [{}], processes=1)
+
+
 def test_a_signal_stops_what_runs_and_starts_nothing_more(jobs: str, tmp_path: Path) -> None:
     started = tmp_path / "started"
     code = f"""
