@@ -198,18 +198,24 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return torch.sum(x * mask) / (torch.sum(mask) + 1e-8)
 
 
-def executed_mean(x: Tensor, rollout: Rollout) -> Tensor:
-    """The mean of [T, B] over the steps that were executed: all but those out of the last row of a cut episode.
+def executed_weights(rollout: Rollout) -> Tensor | None:
+    """[T, B] bool: the steps that were executed, all but those out of the last row of a cut episode; None if all were.
 
     For an agent with memory all steps behind a cut are left out, see `misses_first_row`.
     """
     misses, counts = misses_first_row(rollout), rollout.executed
     if counts is None:
         if rollout.truncations is None:
-            return x.mean()
+            return None
         counts = ~rollout.truncations
     counts = counts if misses is None else counts & ~misses
-    return masked_mean(x, counts[:-1].to(x.dtype))
+    return counts[:-1]
+
+
+def executed_mean(x: Tensor, rollout: Rollout) -> Tensor:
+    """The mean of [T, B] over the steps that were executed, see `executed_weights`."""
+    counts = executed_weights(rollout)
+    return x.mean() if counts is None else masked_mean(x, counts.to(x.dtype))
 
 
 def check_rollout(rollout: Rollout) -> None:

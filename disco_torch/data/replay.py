@@ -2,7 +2,8 @@
 
 Observations keep their dtype, and of the behaviour only the logits are kept, so that a step takes the observation's bytes
 plus 4 A (logits) + 4 (action) + 4 (reward) + 1 (end) + 1 (cut by a time limit) + 1 (executed, where first steps count). A
-trajectory of an agent with memory also has the memory before its first row.
+trajectory of an agent with memory also has the memory before its first row. Of stacks of frames `Replay` stores each frame
+once, see `disco_torch.data.frames`.
 
 `ReplayState` and the functions of it are pure but for `add_rollout`, which writes into the rings that it is given: nothing
 is read back from the device, so that they can be captured. `Replay` holds such a state for one agent.
@@ -11,15 +12,16 @@ is read back from the device, so that they can be captured. `Replay` holds such 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from disco_torch.checks import check_actions
+from disco_torch.data.capacity import check_capacity
+from disco_torch.data.frames import FrameStacks, check_stacks, compact, expand
+from disco_torch.data.transfers import beside_computation, to_device, used_now
 from disco_torch.types import Observations, Rollout, flatten_tree, tree_dataclass, tree_leaves, tree_map
 
 
@@ -53,7 +55,7 @@ def empty_replay(capacity: int, example: Rollout) -> ReplayState:
         return x.new_zeros(*agents, capacity, *x.shape[lead + 1 :])
 
     batch = example.rewards.shape[-1]
-    check_fits(capacity, capacity * sum(x.nbytes // batch for x in _tensors((like, memory))), like.rewards.device)
+    check_capacity(capacity, capacity * sum(x.nbytes // batch for x in _tensors((like, memory))), like.rewards.device)
     rings = tree_map(ring, like)
     rings.first_state = tree_map(memory_ring, memory)
     sizes = torch.zeros(agents, dtype=torch.long, device=like.rewards.device)
@@ -149,6 +151,9 @@ class Replay:
       device: device to store them on.
       memory_example: the agent's memory of one entry, a tree, or None.
       first_steps: whether to store which rows are `executed`, so that first steps of episodes count in the loss.
+      frame_stacks: leaves of the observation that are stacks of frames, as `Environment.frame_stacks`; each frame is stored
+        once.
+      sample_device: device of what is sampled; defaults to the one that stores it.
     """
 
     def __init__(
@@ -160,15 +165,14 @@ class Replay:
         device: torch.device | str = "cpu",
         memory_example: Any = None,
         first_steps: bool = False,
+        frame_stacks: FrameStacks | None = None,
+        sample_device: torch.device | str | None = None,
     ) -> None:
         if capacity < 1 or rows < 2:
             raise ValueError(f"`capacity` must be at least 1 and `rows` at least 2, got {capacity} and {rows}.")
         self.capacity, self.rows, self.device = capacity, rows, torch.device(device)
-        self.num_actions = num_actions
-        observation_bytes = sum(leaf.numel() * leaf.element_size() for leaf in tree_leaves(observation_example))
-        self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
-        self.memory_bytes = sum(x.nbytes for x in _tensors(memory_example))
-        self.first_steps = first_steps
+        self.sample_device = self.device if sample_device is None else torch.device(sample_device)
+        self.num_actions, self.first_steps, self.frame_stacks = num_actions, first_steps, dict(frame_stacks or {})
 
         def blank(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
             return torch.zeros(rows, 1, *shape, dtype=dtype, device=self.device)
@@ -183,7 +187,11 @@ class Replay:
             first_state=tree_map(lambda x: torch.zeros_like(x, device=self.device)[None], memory_example),
             executed=blank(dtype=torch.bool) if first_steps else None,
         )
-        self.state = empty_replay(capacity, example)
+        stored, _ = compact(example, self.frame_stacks)
+        observation_bytes = sum(leaf.nbytes for leaf in tree_leaves(stored.observations)) // rows
+        self.bytes_per_step = observation_bytes + 4 * num_actions + 10 + first_steps
+        self.memory_bytes = sum(x.nbytes for x in _tensors(stored.first_state))
+        self.state = empty_replay(capacity, stored)
         self._shapes = {name: _shapes(getattr(example, name), lead) for name, lead in LEADING.items()}
         self._size = 0  # `state.sizes` on the host, so that nothing waits for a GPU
         self._has_truncations = False  # whether any rollout carried truncations; until then samples carry none
@@ -215,7 +223,10 @@ class Replay:
         if rollout.truncations is None:
             none = torch.zeros_like(rollout.discounts, dtype=torch.bool)
             rollout = dataclasses.replace(rollout, truncations=none)
-        self.state = add_rollout(self.state, rollout)
+        stored, is_whole = compact(rollout, self.frame_stacks)
+        if self.frame_stacks and not is_whole:  # read only here: environments with stacks step on the host anyway
+            check_stacks(rollout, expand(stored, self.frame_stacks))
+        self.state = add_rollout(self.state, to_device(stored, self.device))
         self._size = min(self._size + batch, self.capacity)
 
     def _check_shapes(self, rollout: Rollout) -> None:
@@ -235,9 +246,25 @@ class Replay:
             raise ValueError("the replay is empty; add rollouts before sampling.")
         if not 0 <= num_fresh <= batch_size:
             raise ValueError(f"`num_fresh` must lie in 0 .. {batch_size}, got {num_fresh}.")
-        uniforms = torch.rand(batch_size - num_fresh, generator=generator, device=self.device)
-        rollout = sample_rollout(self.state, uniforms, num_fresh)
+        stored = self._draw(batch_size, generator, num_fresh)
+        rollout = expand(stored, self.frame_stacks)
         return rollout if self._has_truncations else dataclasses.replace(rollout, truncations=None)
+
+    def _draw(self, batch_size: int, generator: torch.Generator | None, num_fresh: int) -> Rollout:
+        """What `sample` draws as it is stored, on `sample_device`. The numbers come from the generator's device, so that a
+        run is the same wherever its replay is.
+        """
+        source = self.device if generator is None else generator.device
+
+        def draw() -> Rollout:
+            uniforms = torch.rand(batch_size - num_fresh, generator=generator, device=source).to(self.device)
+            return to_device(sample_rollout(self.state, uniforms, num_fresh), self.sample_device)
+
+        if self.device.type == "cuda":
+            return draw()
+        with beside_computation(self.sample_device):
+            stored = draw()
+        return used_now(stored)
 
     def state_dict(self) -> dict[str, Any]:
         """What is stored, by name, the oldest trajectory first: tensors [size, rows, ...] on the CPU."""
@@ -304,25 +331,3 @@ def _named(tree: Any, name: str = "") -> Iterator[tuple[str, Tensor]]:
         parts = dict(enumerate(tree))
     for key, part in parts.items():
         yield from _named(part, f"{name}.{key}" if name else str(key))
-
-
-def check_fits(capacity: int, needed: int, device: torch.device) -> None:
-    """Raises where the memory that the rings need is not free."""
-    free = free_memory(device)
-    if needed > free:
-        fits = int(capacity * free / needed)
-        raise ValueError(
-            f"`replay_capacity` of {capacity} trajectories needs {needed / 2**30:.2f} GiB on {device}, "
-            f"{free / 2**30:.2f} GiB are free; at most {fits} fit."
-        )
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be allocated on a device."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    meminfo = Path("/proc/meminfo")
-    if meminfo.is_file():  # counts what the file cache would give up, which the portable number below does not
-        available = next(line for line in meminfo.read_text().splitlines() if line.startswith("MemAvailable"))
-        return int(available.split()[1]) * 1024
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -1,8 +1,9 @@
-"""Environments: one batched protocol, Catch and families of levels as tensors on any device, and what Gymnasium knows."""
+"""Environments: one batched protocol, games and families of levels as tensors, Atari, other packages, all of Gymnasium's."""
 
 from disco_torch.envs.actions import MAX_JOINT_ACTIONS, ActionCoding, number_actions
+from disco_torch.envs.atari import Atari, AtariConfig
 from disco_torch.envs.bandit import Bandit
-from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep
+from disco_torch.envs.base import Environment, EnvironmentFailure, EnvStep, FrameStack
 from disco_torch.envs.bin_actions import BinActions
 from disco_torch.envs.bricks import Bricks
 from disco_torch.envs.catch import Catch, CatchState
@@ -12,6 +13,8 @@ from disco_torch.envs.chain import Chain
 from disco_torch.envs.crossing import Crossing
 from disco_torch.envs.doors import Doors
 from disco_torch.envs.families import FAMILIES
+from disco_torch.envs.frame_stack import stack_frames
+from disco_torch.envs.games import GAMES
 from disco_torch.envs.gatherer import Gatherer
 from disco_torch.envs.grid import GridWorld
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
@@ -22,6 +25,7 @@ from disco_torch.envs.lander import Lander
 from disco_torch.envs.levels import LevelEnvironment, LevelState, Split, draw_integers
 from disco_torch.envs.make import EnvSource, make_env
 from disco_torch.envs.maze import Maze
+from disco_torch.envs.packages import PACKAGES
 from disco_torch.envs.pure import PureEnvironment
 from disco_torch.envs.recall import Recall
 from disco_torch.envs.registered import (
@@ -32,6 +36,9 @@ from disco_torch.envs.registered import (
     qualified_name,
     register_env,
 )
+from disco_torch.envs.sokoban import Sokoban
+from disco_torch.envs.sokoban_files import read_levels, write_levels
+from disco_torch.envs.sokoban_generator import generate_levels
 from disco_torch.envs.space_config import SpaceConfig, make_space, spaces_of, without_bounds
 from disco_torch.envs.spaces import BadOutput, observation_tensors
 from disco_torch.envs.swing import Swing
@@ -42,8 +49,12 @@ register_catch()
 __all__ = [
     "CATCH_ID",
     "FAMILIES",
+    "GAMES",
     "MAX_JOINT_ACTIONS",
+    "PACKAGES",
     "ActionCoding",
+    "Atari",
+    "AtariConfig",
     "BadOutput",
     "Bandit",
     "BinActions",
@@ -59,6 +70,7 @@ __all__ = [
     "EnvStep",
     "Environment",
     "EnvironmentFailure",
+    "FrameStack",
     "Gatherer",
     "GridWorld",
     "GymnasiumEnvironment",
@@ -70,6 +82,7 @@ __all__ = [
     "ObservationKind",
     "PureEnvironment",
     "Recall",
+    "Sokoban",
     "SpaceConfig",
     "Split",
     "Swing",
@@ -77,6 +90,7 @@ __all__ = [
     "Wrapper",
     "draw_integers",
     "find_named",
+    "generate_levels",
     "import_modules",
     "is_lookup_name",
     "kinds_by_name",
@@ -89,7 +103,10 @@ __all__ = [
     "number_actions",
     "observation_tensors",
     "qualified_name",
+    "read_levels",
     "register_env",
     "spaces_of",
+    "stack_frames",
     "without_bounds",
+    "write_levels",
 ]

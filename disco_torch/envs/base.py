@@ -16,14 +16,20 @@ same either way.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from disco_torch.checks import check_least
 from disco_torch.types import Observations, tree_dataclass
 
+ROOT = "observation"
+"""What the names of the leaves of an observation begin with, see `disco_torch.types.tree_items`."""
 State = Any
 """A tree of tensors where the environment `saves_state`, else None."""
 
@@ -52,6 +58,27 @@ class EnvStep:
     episode_ends: Tensor
 
 
+@dataclass(frozen=True)
+class FrameStack:
+    """A leaf of an observation is the last `size` frames of its episode, the oldest first: [size, ...].
+
+    In each row of an episode the frames of the row before move up by one place, and the newest comes last. So an environment
+    that leaves out a first observation, as those do that reset in the step that ends an episode, must not say so.
+
+    Attributes:
+      size: number of frames.
+      padding: what stands in the first row of an episode before its one frame: zeros, or that frame again.
+    """
+
+    size: int
+    padding: Literal["zeros", "first"]
+
+    def __post_init__(self) -> None:
+        check_least("size", self.size, 2)
+        if self.padding not in ("zeros", "first"):
+            raise ValueError(f"`padding` must be 'zeros' or 'first', got {self.padding!r}.")
+
+
 class EnvironmentFailure(RuntimeError):
     """An environment raised, died or gave something that cannot be learned from; says which, when and at which index."""
 
@@ -69,6 +96,10 @@ class Environment(ABC):
         `disco_torch.envs.kinds`. None: by the dtypes of the example.
       truncates: whether a time limit may cut its episodes; its steps then hold `final_observations`.
       saves_state: whether `state` is the whole state, so that a checkpoint can hold it and a step is a pure function.
+      frame_stacks: the leaves of an observation that are stacks of frames, by name: "observation" for one that is a tensor,
+        "observation/KEY" for one in a dict. A replay stores each of their frames once.
+      settings: arguments that decide what is played, defaults included; a run writes them into its configuration.
+      ends_within_episodes: whether a discount of 0 may come without a new episode. An agent with memory cannot learn there.
     """
 
     name: str
@@ -79,6 +110,9 @@ class Environment(ABC):
     observation_kinds: Any = None
     truncates: bool = False
     saves_state: bool = False
+    frame_stacks: Mapping[str, FrameStack] = MappingProxyType({})
+    settings: Mapping[str, bool | int | float | str] = MappingProxyType({})
+    ends_within_episodes: bool = False
 
     @abstractmethod
     def reset(self, generator: torch.Generator) -> tuple[State, EnvStep]:

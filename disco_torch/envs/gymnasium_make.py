@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from disco_torch.checks import check_positive
 from disco_torch.envs.families import FAMILIES
 from disco_torch.envs.final_observations import CopyFinalObservation
+from disco_torch.envs.games import GAMES
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.registered import ENVIRONMENTS
 
@@ -59,7 +60,7 @@ def make_gymnasium(
 
 
 def _unknown_id(env_id: str) -> str:
-    known = {name.lower(): name for name in ["catch", *FAMILIES, *ENVIRONMENTS, *gymnasium.registry]}
+    known = {name.lower(): name for name in [*GAMES, *FAMILIES, *ENVIRONMENTS, *gymnasium.registry]}
     near = [known[match] for match in difflib.get_close_matches(env_id.lower(), known, n=3, cutoff=0.5)]
     return (
         f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}"

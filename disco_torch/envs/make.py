@@ -10,11 +10,14 @@ import gymnasium
 import torch
 from gymnasium.vector import VectorEnv
 
+from disco_torch.envs.atari import PREFIX as ATARI
+from disco_torch.envs.atari import make_atari
 from disco_torch.envs.base import Environment
-from disco_torch.envs.catch import Catch
 from disco_torch.envs.families import FAMILIES, make_family
+from disco_torch.envs.games import GAMES, make_game
 from disco_torch.envs.gymnasium_env import GymnasiumEnvironment
 from disco_torch.envs.gymnasium_make import Wrapper, make_from_factory, make_gymnasium
+from disco_torch.envs.packages import is_packaged, make_packaged
 from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class, make_registered
 from disco_torch.files import reason_of
 
@@ -33,8 +36,9 @@ def make_env(
 ) -> Environment:
     """Makes `num_envs` parallel environments.
 
-    "catch" and the families are tensors on `device`; then come the names that `register_env` has registered; any other name
-    is an id of Gymnasium.
+    "catch", "sokoban" and the families are tensors on `device`; "atari/GAME" is a game of the Arcade Learning Environment,
+    and names such as "minatar/breakout" are environments of other packages, see `disco_torch.envs.packages`; then come the
+    names that `register_env` has registered; any other name is an id of Gymnasium.
 
     Args:
       name: a name; or a function that returns a single Gymnasium environment; or an object, which is used as it is:
@@ -42,8 +46,9 @@ def make_env(
       num_envs: number of parallel environments. That of an object stays as it is.
       device: where the tensors shall lie.
       wrappers: put around each single environment of Gymnasium, the first innermost.
-      kwargs: for `Catch` (rows, columns), for the family (split, level_seed, and what it takes itself), or for
-        `make_gymnasium` and `make_from_factory` (vectorization_mode, and what the environment takes).
+      kwargs: for the game (what `Catch` or `Sokoban` takes; the fields of `AtariConfig`), for the family (split,
+        level_seed, and what it takes itself), or for `make_gymnasium` and `make_from_factory` (vectorization_mode, and what
+        the environment takes).
     """
     if isinstance(name, Environment | VectorEnv):
         return _from_object(name, device, wrappers, kwargs)
@@ -61,16 +66,18 @@ def make_env(
                 f"got {type(name).__name__}."
             )
         return make_from_factory(name, num_envs, device=device, wrappers=wrappers, **kwargs)
-    if name != "catch" and name not in FAMILIES and name not in ENVIRONMENTS:
+    if name.startswith(ATARI) and name not in ENVIRONMENTS:
+        _refuse_wrappers(wrappers, f"{name!r}, whose games are one vector environment")
+        return make_atari(name, num_envs, device, kwargs)
+    if is_packaged(name):
+        return make_packaged(name, num_envs, device=device, wrappers=wrappers, **kwargs)
+    if name not in (*GAMES, *FAMILIES, *ENVIRONMENTS):
         arguments = kwargs | {"wrappers": list(wrappers)} if wrappers else kwargs
         return make_gymnasium(name, num_envs, device=device, **arguments)
     _refuse_wrappers(wrappers, f"{name!r}, which is made of tensors")
-    if name == "catch":
-        unknown = sorted(set(kwargs) - {"rows", "columns"})
-        if unknown:
-            raise ValueError(f"`catch` takes rows and columns, got {unknown[0]!r}.")
+    if name in GAMES:
         with _naming(name, kwargs):
-            return Catch(num_envs, device=device, **kwargs)
+            return make_game(name, num_envs, device, kwargs)
     if name in FAMILIES:
         with _naming(name, kwargs):
             return make_family(name, num_envs, device, kwargs)

@@ -20,6 +20,7 @@ import torch
 
 from disco_torch.envs.base import Environment
 from disco_torch.envs.families import FAMILIES
+from disco_torch.envs.games import GAMES
 from disco_torch.envs.levels import LevelEnvironment
 
 ENVIRONMENTS: dict[str, Callable[..., Any]] = {}
@@ -56,7 +57,7 @@ def _register(name: str, env: E) -> E:
     known: dict[str, Any] = {**FAMILIES, **ENVIRONMENTS}
     if name in known and qualified_name(known[name]) == qualified_name(env):
         known.pop(name)  # the same one again: its module was loaded anew
-    if not name or ":" in name or name in ("catch", *known, *gymnasium.registry):
+    if not name or ":" in name or name in (*GAMES, *known, *gymnasium.registry):
         raise ValueError(f"`name` must be a new name without a colon, got {name!r}; choose another one.")
     if isinstance(env, type) and issubclass(env, LevelEnvironment):
         FAMILIES[name] = env

@@ -23,6 +23,7 @@ from disco_torch.agents import Agent, AgentConfig
 from disco_torch.data.normalization import ROOT
 from disco_torch.envs import (
     FAMILIES,
+    GAMES,
     Environment,
     EnvSource,
     Wrapper,
@@ -34,6 +35,7 @@ from disco_torch.envs import (
     spaces_of,
     without_bounds,
 )
+from disco_torch.envs.atari import PREFIX as ATARI
 from disco_torch.envs.kinds import kind_of_tensor
 from disco_torch.envs.registered import ENVIRONMENTS, is_environment_class
 from disco_torch.rules import UpdateRule
@@ -105,7 +107,9 @@ class RunObjects:
             parameters = inspect.signature(source).parameters
             draws = "render_mode" in parameters or any(x.kind is x.VAR_KEYWORD for x in parameters.values())
             changes = next_step | ({"render_mode": "rgb_array"} if draws else {})
-        elif config.env not in ("catch", *FAMILIES, *ENVIRONMENTS):
+        elif config.env.startswith(ATARI):
+            changes = {"render_mode": "rgb_array"}
+        elif config.env not in (*GAMES, *FAMILIES, *ENVIRONMENTS):
             changes = {"render_mode": "rgb_array"}
             if config.env_args.get("vectorization_mode") != "vector_entry_point":  # which has an autoreset mode of its own
                 changes |= next_step
@@ -155,8 +159,9 @@ def bring(
     agent: AgentConfig | nn.Module | None,
     rule: str | UpdateRule | None,
     wrappers: Sequence[Wrapper | str] | None,
+    processes: int = 1,
 ) -> tuple[TrainConfig, RunObjects]:
-    """The settings and the objects of a new run."""
+    """The settings and the objects of a new run, in so many processes."""
     source = as_object(config.env if env is None else env)
     module = agent if isinstance(agent, nn.Module) else None
     changes: dict[str, Any] = {"agent": agent} if isinstance(agent, AgentConfig) else {}
@@ -174,7 +179,7 @@ def bring(
         changes["env"] = source
     else:
         changes["env"] = qualified_name(source)
-        changes |= fields_of_object(source)
+        changes |= fields_of_object(source, processes)
         if isinstance(source, Environment) and config.device == "auto":
             changes["device"] = source.device.type
     found = as_wrappers(config.wrappers if wrappers is None else wrappers)
@@ -255,9 +260,9 @@ def kind_of(env: EnvSource) -> Any:
     return "vector environment" if isinstance(env, VectorEnv) else "factory"
 
 
-def fields_of_object(env: EnvSource | None) -> dict[str, Any]:
-    """Settings that an object decides."""
-    return {"num_envs": int(env.num_envs)} if isinstance(env, Environment | VectorEnv) else {}
+def fields_of_object(env: EnvSource | None, processes: int = 1) -> dict[str, Any]:
+    """Settings that an object decides; each process has one like it."""
+    return {"num_envs": processes * int(env.num_envs)} if isinstance(env, Environment | VectorEnv) else {}
 
 
 def check_num_envs(config: TrainConfig, given: Mapping[str, Any]) -> None:
@@ -275,7 +280,9 @@ def describe_env(config: TrainConfig, env: Environment) -> TrainConfig:
     objects = replace(
         config.objects, observation_space=observation_space, action_space=action_space, observation_kinds=kinds
     )
-    return replace(config, env=env.name if objects.env_kind else config.env, objects=objects)
+    name = env.name if objects.env_kind else config.env
+    arguments = config.env_args if objects.env_kind else config.env_args | dict(env.settings)
+    return replace(config, env=name, env_args=arguments, objects=objects)
 
 
 def check_spaces(stored: ObjectsConfig, env: Environment) -> None:

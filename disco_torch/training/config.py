@@ -16,7 +16,7 @@ from disco_torch.agents import AgentConfig
 from disco_torch.checks import check_between, check_least
 from disco_torch.data import InputConfig
 from disco_torch.data.alignment import check_burn_in
-from disco_torch.envs import ObservationKind, SpaceConfig
+from disco_torch.envs import Environment, ObservationKind, SpaceConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.runs import check_run_name
 from disco_torch.training.minibatches import check_gradient_steps
@@ -57,8 +57,8 @@ class TrainConfig:
     """
 
     env: str = "catch"
-    """Environment: `catch`, a family of levels such as `grid`, a registered name, the id of a Gymnasium one, or
-    `module:function` for a function that returns one."""
+    """Environment: `catch`, `sokoban`, a family of levels such as `grid`, one of another package such as `minatar/breakout`,
+    a registered name, the id of a Gymnasium one, or `module:function` for a function that returns one."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows 5 columns 5`."""
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
@@ -97,6 +97,9 @@ class TrainConfig:
     """Bound on the norm of the gradient; a larger one is scaled down to it. 0 leaves gradients as they are."""
     replay_capacity: int = 256
     """Number of trajectories to keep for replay, at least those of a rollout; 0 for as many as a batch has."""
+    replay_device: Literal["auto", "cpu", "cuda"] = field(default="auto", metadata={"later": True})
+    """Device that stores the replay; `auto` is the device to learn on. With `cpu` a run on a GPU keeps it in the memory of
+    the host, and its batches come through pinned memory."""
     replayed_share: float = 0.5
     """Share of each batch that is drawn uniformly from the replay; the rest are the newest trajectories."""
     burn_in: int = field(default=0, metadata={"later": True})
@@ -182,8 +185,13 @@ class TrainConfig:
                 f"steps that fill a batch of {self.batch_size} trajectories, got {self.steps}."
             )
 
-    def check_memory(self, memory: Any) -> None:
+    def check_memory(self, memory: Any, env: Environment) -> None:
         """Raises where settings do not go together with the agent's memory, a tree, or None for an agent without one."""
+        if memory is not None and env.ends_within_episodes:
+            raise ValueError(
+                f"`env_args` of {env.name} must not end returns within episodes for an agent with memory, which would be "
+                "reset there in learning but not in acting; leave out `lost_life_ends_return`, or set `core` to 'none'."
+            )
         if memory is None and self.burn_in:
             raise ValueError(
                 f"`burn_in` must be 0 for an agent without memory, got {self.burn_in}; set the agent's `core` to 'lstm'."

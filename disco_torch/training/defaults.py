@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.training.config import SMALL_AGENT, TrainConfig
 from disco_torch.weights.configuration import config_to_plain, flat_config
+from disco_torch.weights.hub import is_hub_name, pin_rule
 
 DEFAULT_RULE = "ppo-replay"
 """The rule of a run that names none, `auto`."""
@@ -54,6 +56,15 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
 }
 """Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults."""
+
+
+def resolve_rule(name: str) -> str:
+    """A rule's name, with its commit if it is on the Hub, or the whole path of its file; `auto` is the default one."""
+    if name == "auto":
+        return DEFAULT_RULE
+    if is_hub_name(name):
+        return pin_rule(name)
+    return str(Path(name).resolve()) if Path(name).is_file() else name
 
 
 def default_config(rule: str = "auto") -> TrainConfig:

@@ -9,6 +9,7 @@ from disco_torch.data import InputConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.defaults import default_config
+from disco_torch.training.paper_presets import PAPER_PRESETS
 
 
 def _notebook(**changes: object) -> TrainConfig:
@@ -28,6 +29,27 @@ def _notebook(**changes: object) -> TrainConfig:
         optimizer=AdamConfig(learning_rate=1e-2),
     )
     return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+
+
+ATARI_SMALL = TrainConfig(
+    env="atari/pong",
+    rule="disco103",
+    steps=2_500_000,  # 10M frames
+    num_envs=10,  # the new trajectories of a batch of 96
+    rollout_length=30,
+    batch_size=96,
+    updates_per_rollout=1,
+    replay_capacity=16_384,  # about 490,000 steps
+    replayed_share=0.9,
+    inputs=InputConfig(),
+    first_steps=False,
+    # IMPALA's own network, with the sizes of the action model that Disco103 was released with.
+    agent=AgentConfig(dense=(256,), lstm_size=128, head_mlp_hiddens=(128,), torso="impala", channels=(16, 32, 32)),
+    optimizer=AdamConfig(learning_rate=3e-4, weight_decay=0.1),
+    schedule="cosine",
+    warmup_steps=62_500,  # the same share of the run as in the paper
+    checkpoint_replay=False,
+)
 
 
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
@@ -78,5 +100,7 @@ PRESETS: dict[str, tuple[str, TrainConfig]] = {
             optimizer=AdamConfig(learning_rate=1e-3),
         ),
     ),
+    "atari-small": ("an Atari game in 10M frames on one GPU; other games by --env atari/GAME", ATARI_SMALL),
+    **PAPER_PRESETS,
 }
 """Presets: named settings, each with what it is for."""

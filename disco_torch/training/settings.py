@@ -11,7 +11,7 @@ from disco_torch.agents import AgentConfig
 from disco_torch.optim import AdamConfig
 from disco_torch.training.config import TrainConfig
 
-MAY_CHANGE = ("steps", "device", "speed", "target_return")
+MAY_CHANGE = ("steps", "device", "speed", "replay_device", "target_return")
 """Settings that a run may be resumed with."""
 
 

@@ -13,6 +13,7 @@ from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best, t
 from disco_torch.training.defaults import DEFAULT_RULE
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.periodic_evaluation import EvaluationPoint, PeriodicEvaluation
+from disco_torch.training.ranks import failing_together
 from disco_torch.training.session import RECENT_EPISODES, TrainingSession
 
 ADVICE = "docs/not_learning.md"
@@ -27,7 +28,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         super().__post_init__()
         config, session = self.folder.config, self.session
         self.evaluation = PeriodicEvaluation(config, lambda n: session.objects.make_env(config, n, session.device))
-        self.best: dict[str, float] | None = self._stored_best()
+        self.best: dict[str, float] | None = self.world.share(self._stored_best)
         """Steps and mean return of the best evaluation so far."""
         self.warnings: list[str] = []
         """What speaks against learning, at the end of the run."""
@@ -44,7 +45,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         session, config = self.session, self.folder.config
         if session.counters.updates > self._first_updates:
             return ""
-        stored, needed = len(session.replay), min(config.batch_size, config.replay_capacity)
+        stored, needed = self.world.size * len(session.replay), min(config.batch_size, config.replay_capacity)
         made = "compiling" if session.speed.compile else "recording" if session.speed.trace else ""
         if stored + config.num_envs < needed:
             collected = f"collecting rollouts, {stored} of the {needed} trajectories that the first update needs"
@@ -65,10 +66,9 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         self.check_finite()  # an agent that is not finite has nothing to show
         self.doing(f"evaluating the agent in {self.folder.config.eval_episodes} episodes")
         try:
-            session = self.session
-            point = self.evaluation.run(session.acting_agent(), session.learner_state.params, session.counters.steps)
+            point = self._evaluated()
         except EnvironmentFailure:
-            if not self.asked_to_stop():  # Ctrl-C in a terminal ends the environment's processes, too
+            if not self.world.any(self.asked_to_stop()):  # Ctrl-C in a terminal ends the environment's processes, too
                 self.save()
                 raise
             return
@@ -84,14 +84,23 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         self._check_target(point.interval.mean, "the evaluation")
         self.call_back("after_evaluation", metrics)
 
+    def _evaluated(self) -> EvaluationPoint | None:
+        """The first process plays the episodes, while the others wait for it. Collective."""
+        session, point = self.session, None
+        with failing_together(self.world):
+            if self.world.is_first:
+                point = self.evaluation.run(session.acting_agent(), session.learner_state.params, session.counters.steps)
+        return self.world.share(lambda: point)
+
     def _keep_best(self, point: EvaluationPoint) -> None:
         """Writes a checkpoint beside the others, without the replay, if no evaluation was as good as this one."""
         if self.best is not None and point.interval.mean <= self.best["eval_return"]:
             return
         content = self.content_now()
-        assert content is not None  # training has one process
-        content["session"]["replay"] = None
         self.best = {"steps": point.steps, **point.metrics}
+        if content is None:  # the first process writes
+            return
+        content["session"]["replay"] = None
         with self.writing("the best checkpoint"):
             save_best(self.folder.checkpoints, content | {"best": dict(self.best)})
 
@@ -129,7 +138,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         if self._is_checked or 5 * counters.steps < self.folder.config.steps:
             return
         problem = self._learning_problem()
-        if problem is not None:
+        if problem is not None and self.world.is_first:
             self.live.print(problem)
         self._is_checked = problem is not None or counters.episodes >= 2 * EPISODES
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from disco_torch.data import Replay
-from disco_torch.data import replay as replay_module
-from disco_torch.data.replay import free_memory
+from disco_torch.data import capacity as capacity_module
+from disco_torch.data.capacity import free_memory
 from disco_torch.types import Rollout, flatten_tree, tree_leaves
 
 ROWS, A = 4, 3
@@ -246,7 +246,7 @@ def test_the_memory_travels_with_its_trajectory() -> None:
 
 def test_a_ring_that_does_not_fit_says_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     step = 2 * 4 + 4 * A + 10
-    monkeypatch.setattr(replay_module, "free_memory", lambda device: 1000 * ROWS * step + 1)
+    monkeypatch.setattr(capacity_module, "free_memory", lambda device: 1000 * ROWS * step + 1)
     assert ring(1000).num_bytes == 1000 * ROWS * step
     with pytest.raises(ValueError, match=r"`replay_capacity` of 4000 trajectories needs .* GiB on cpu.*at most 1000 fit"):
         ring(4000)

@@ -37,8 +37,8 @@ def test_unknown_names_are_answered_with_near_ones(name, near):
 
 
 def test_unknown_names_without_near_ones():
-    with pytest.raises(ValueError, match=r"got 'ALE/Qx'\. One of another package .*; one of your own as .* --import MODULE"):
-        make_env("ALE/Qx", 1)
+    with pytest.raises(ValueError, match=r"got 'Qq/Zz'\. One of another package .*; one of your own as .* --import MODULE"):
+        make_env("Qq/Zz", 1)
 
 
 def test_number_of_environments():

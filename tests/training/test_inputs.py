@@ -16,7 +16,8 @@ from small_runs import assert_same, last_state, small_config
 
 from disco_torch import AdamConfig, AgentConfig, TrainConfig, evaluate, load_run, train
 from disco_torch.data import InputConfig
-from disco_torch.training.session import TrainingSession, discount_of
+from disco_torch.rules import discount_of
+from disco_torch.training.session import TrainingSession
 from disco_torch.types import flatten_tree, tree_map
 from disco_torch.weights import load_rule
 from disco_torch.weights.configuration import config_from_plain, config_to_plain

@@ -160,7 +160,7 @@ def test_a_gradient_step_of_ppo_against_plain_autograd(make_rollout: MakeRollout
     state, rollout = start(learner), make_rollout()
     after, logs = learner.update(state, rollout)
     gradient = ppo_step_by_hand(learner, state, rollout)
-    norm = global_norm(gradient)
+    norm = global_norm(dict(zip(state.params, gradient, strict=True)))
     torch.testing.assert_close(logs["global_gradient_norm"], norm)
     assert float(norm) > 0.1  # so that the bound of 0.05 is one
     factor = bound / (norm + 1e-6) if bound else 1.0

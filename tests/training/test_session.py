@@ -12,7 +12,8 @@ from small_runs import assert_same, small_config
 from disco_torch.rules import PPO, ActorCritic, DiscoUpdateRule, PolicyGradient
 from disco_torch.training import default_config
 from disco_torch.training.bring_your_own import RunObjects
-from disco_torch.training.session import TRACED_FROM, Counters, TrainingSession, resolve_rule
+from disco_torch.training.defaults import resolve_rule
+from disco_torch.training.session import TRACED_FROM, Counters, TrainingSession
 from disco_torch.types import tree_map
 from disco_torch.weights import load_rule, save_rule
 
