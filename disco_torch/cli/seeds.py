@@ -21,6 +21,7 @@ from rich.text import Text
 from disco_torch.analysis import mean_interval
 from disco_torch.cli.train import Train
 from disco_torch.runs.children import Children, stop_with_parent
+from disco_torch.runs.world import check_alone
 
 MAX_SEEDS = 1000
 
@@ -78,6 +79,7 @@ def run_seeds(command: Train, args: list[str]) -> int:
         raise ValueError("`--seeds` starts new runs and cannot be given with `--resume`; resume each run by itself.")
     if command.jobs < 0:
         raise ValueError(f"`--jobs` must be at least 0, got {command.jobs}.")
+    check_alone("`--seeds`")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = min(command.jobs or cores, len(seeds))
     environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs)), **os.environ}

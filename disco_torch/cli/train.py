@@ -13,8 +13,10 @@ from rich.console import Console
 
 from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
+from disco_torch.runs import is_first_process
 from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
+from disco_torch.training.settings import MAY_CHANGE
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Train:
     """Train an agent, with settings from a preset and changes to them.
 
     Presets: {presets}.
+
+    On several GPUs: `torchrun --nproc-per-node N -m disco_torch train ...`.
     """
 
     preset: Annotated[str, tyro.conf.arg(metavar="NAME")] = next(iter(PRESETS))
@@ -29,8 +33,8 @@ class Train:
     config: Annotated[TrainConfig, tyro.conf.arg(name="")] = field(default_factory=TrainConfig)
     """All settings of the run."""
     resume: Path | None = None
-    """Folder of a run to resume. Of the other options only --steps, to lengthen it, --device, --speed and
-    --target-return can be given."""
+    """Folder of a run to resume, on any number of processes. Of the other options only --steps, to lengthen it,
+    --device, --replay-device, --speed and --target-return can be given."""
     seeds: str = ""
     """Several runs that differ in the seed, such as `0-4` or `0,3,5`, in processes side by side; each has a folder of its
     own, and one summary follows with the mean and its 95% interval."""
@@ -40,13 +44,15 @@ class Train:
     """Module to import first, such as one that registers environments or rules; may be given several times."""
 
     def run(self) -> int:
-        report(self.train(), self.imports)
+        result = self.train()
+        if is_first_process():
+            report(result, self.imports)
         return 0
 
     def train(self) -> TrainResult:
         if self.resume is not None:
             own = RunFolder.open(self.resume).config
-            check_settings_of_resumed(self.config, own, "steps", may_change=("device", "speed", "target_return"))
+            check_settings_of_resumed(self.config, own, "steps", may_change=MAY_CHANGE)
         return train(self.config, resume=self.resume)
 
 

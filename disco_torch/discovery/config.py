@@ -28,11 +28,14 @@ class HabitatConfig:
     """An environment and the number of agents of the population in it, each in its own level."""
 
     env: str = "catch"
-    """Environment: `catch`, or a family of `disco_torch.envs.FAMILIES`."""
+    """Environment: `catch`, a family of `disco_torch.envs.FAMILIES`, a registered name, the id of a Gymnasium one, or
+    `module:function` for a function that returns one. Those that are not tensors are stepped on the host."""
     env_args: dict[str, Setting] = field(default_factory=dict)
     """Arguments of the environment, such as `rows` 5."""
     agents: int = 1
     """Number of agents."""
+    wrappers: Sequence[str] = field(default=(), metadata={"later": True})
+    """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
 
 
 @dataclass(frozen=True)
@@ -272,6 +275,31 @@ GROVE25 = dataclasses.replace(
 """`grove5`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
 entropy has more weight."""
 
+OWN = dataclasses.replace(
+    GROVE25,
+    groups=(
+        GroupConfig(
+            (HabitatConfig("CartPole-v1", agents=4),),
+            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
+            learning_rates=(1e-3, 3e-3),
+        ),
+    ),
+    start="grove25",
+    seed=0,
+    meta_updates=200,
+    window=10,
+    stride=5,
+    num_envs=16,
+    valid_envs=0,
+    batch_size=32,
+    replay_capacity=256,
+    inputs=InputConfig(observations="auto", rewards="normalized"),
+    first_steps=True,
+    slow_after=0,
+)
+"""`grove25`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
+and inputs are normalised, since their scales are not known."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 
@@ -294,5 +322,6 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
     ),
     "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
     "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
+    "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
 }
 """Presets: named settings, each with what it is for."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from disco_torch.data import ReplayState
 from disco_torch.discovery.group_state import WindowUpdate
+from disco_torch.discovery.host_environments import HostEnvironments
 from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.runs import pack, unpack
 from disco_torch.runs.checkpoint import (
@@ -66,7 +67,7 @@ def save_group(group: LocalGroup, optimizers: Any) -> Plain:
         return {"ids": []}
     environments = {}
     for i, habitat in enumerate(group.habitats.habitats):
-        leaves = pack(environments_of(group, i))
+        leaves = pack(environments_of(group, i))  # none on the host
         rows = {name: leaf.unflatten(0, (-1, group.config.num_parallel_envs)) for name, leaf in leaves.items()}
         environments[str(group.habitats.all.index(habitat))] = {"mine": list(habitat.mine), "leaves": rows}
     return {
@@ -82,7 +83,12 @@ def save_group(group: LocalGroup, optimizers: Any) -> Plain:
 
 
 def environments_of(group: LocalGroup, i: int) -> dict[str, Any]:
-    """The state of a habitat's environments and the rows to act on next, leaves of [agents * environments, ...]."""
+    """The state of a habitat's environments and the rows to act on next, leaves of [agents * environments, ...].
+
+    Empty where they are on the host: their state cannot be stored, and new episodes begin after a resume.
+    """
+    if isinstance(group.habitats.habitats[i].env, HostEnvironments):
+        return {}
     return {"state": group.state.acting.env_states[i], "step": group.state.acting.steps[i]}
 
 
@@ -148,7 +154,9 @@ def load_group(group: LocalGroup, whole: Plain, optimizers: Any, rule_params: Pa
         like = tree_map(lambda x: x.unflatten(0, (-1, group.config.num_parallel_envs)), environments_of(group, i))
         restored = take_rows(leaves, like, list(habitat.mine), rows, f"{where}/environments/{name}")
         restored = tree_map(lambda x: x.flatten(0, 1), restored)
-        state.acting.env_states[i], state.acting.steps[i] = restored["state"], restored["step"]
+        if restored:
+            state.acting.env_states[i], state.acting.steps[i] = restored["state"], restored["step"]
+    group.restart_hosts()
     return parts.get("optimizers")
 
 

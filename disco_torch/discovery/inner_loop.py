@@ -19,8 +19,9 @@ from torch.func import vmap
 from disco_torch.data import InputSnapshot, InputStats, add_rollout, memory_resets, sample_rollout
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.group_state import Draws, GroupGradient, GroupState, WindowUpdate, along
-from disco_torch.discovery.habitats import ActingState, EpisodeSums, Habitats, collect_population
+from disco_torch.discovery.habitats import ActingState, Decisions, EpisodeSums, Habitats, collect_population
 from disco_torch.discovery.mixed_mode import Cotangent, MixedModeMetaGradient, SavedUpdate
+from disco_torch.discovery.pooled_values import PooledValues
 from disco_torch.discovery.population_inputs import PopulationInputs
 from disco_torch.kernels import SideStream, prefetched
 from disco_torch.training import LearnerState, ValueFunctionState
@@ -35,8 +36,10 @@ class InnerLoop:
       config: the discovery.
       meta_gradient: of one agent, with its learner and its value function.
       habitats: the agents' environments.
-      shared_value_groups: value functions, each of which equally many agents share, in order; 0 for one for each agent.
+      shared_value_groups: value functions, each of which several agents share, in order; 0 for one for each agent.
       inputs: normalisation of what the agents see; None where there is none.
+      pooled: shared value functions whose agents are in several processes or not equally many; None where those of each
+        are one batch.
     """
 
     config: DiscoverConfig
@@ -44,6 +47,7 @@ class InnerLoop:
     habitats: Habitats
     shared_value_groups: int
     inputs: PopulationInputs | None = None
+    pooled: PooledValues | None = None
 
     def act(
         self,
@@ -55,10 +59,21 @@ class InnerLoop:
     ) -> Any:
         """One step of all agents in all their environments; see `Habitats.act`."""
         agent: Any = self.meta_gradient.learner.agent
+        return self.habitats.act(agent, params, acting, uniforms, env_uniforms, self._seeing(snapshot))
+
+    def decide(
+        self, params: Params, acting: ActingState, uniforms: Tensor, snapshot: InputSnapshot | None = None
+    ) -> Decisions:
+        """What all agents do next; see `Habitats.decide`."""
+        agent: Any = self.meta_gradient.learner.agent
+        return self.habitats.decide(agent, params, acting, uniforms, self._seeing(snapshot))
+
+    def _seeing(self, snapshot: InputSnapshot | None) -> Callable[[Tensor], Tensor] | None:
+        """What makes observations into what the agents see; None where they see them as they are."""
         inputs = self.inputs
         if inputs is None or snapshot is None:
-            return self.habitats.act(agent, params, acting, uniforms, env_uniforms)
-        return self.habitats.act(agent, params, acting, uniforms, env_uniforms, lambda x: inputs.observations(snapshot, x))
+            return None
+        return lambda x: inputs.observations(snapshot, x)
 
     def count_inputs(self, stats: InputStats, rollout: Rollout) -> InputStats:
         """The statistics of what the agents see, with those of new raw rollouts, [P, rows, B, ...]."""
@@ -94,17 +109,38 @@ class InnerLoop:
     ) -> tuple[Cotangent, Tensor, Logs]:
         """The gradient of each agent's meta-loss with respect to its state, the loss [P], and logs."""
 
+        def estimate(state: ValueFunctionState, valid: Rollout, logits: Tensor) -> ValueOuts:
+            return self.meta_gradient.value_function.estimate(state, valid, logits)[0]
+
+        logits, seen = self._valid_logits(learners, valid)
+        value_out = vmap(estimate)(values, self._to_value_functions(seen), self._to_value_functions(logits))
+        return vmap(self.meta_gradient.meta_loss_and_grad)(learners, valid, self._to_agents(value_out))
+
+    def pooled_estimates(
+        self, learners: LearnerState, values: ValueFunctionState, valid: Rollout
+    ) -> tuple[ValueOuts, Tensor]:
+        """The first half of `meta_loss_and_grad` with pooled value functions: see `PooledValues.estimates`."""
+        assert self.pooled is not None
+        logits, seen = self._valid_logits(learners, valid)
+        return self.pooled.estimates(values, seen, logits)
+
+    def pooled_meta_loss_and_grad(
+        self, learners: LearnerState, values: ValueFunctionState, valid: Rollout, value_out: ValueOuts, totals: Tensor
+    ) -> tuple[Cotangent, Tensor, Logs]:
+        """The second half, from those estimates and the sums over all agents."""
+        assert self.pooled is not None
+        value_out = self.pooled.normalized(values, value_out, totals)
+        return vmap(self.meta_gradient.meta_loss_and_grad)(learners, valid, value_out)
+
+    def _valid_logits(self, learners: LearnerState, valid: Rollout) -> tuple[Tensor, Rollout]:
+        """The final policies' logits on the validation rollouts, and these as value functions see them."""
+
         def logits_of(state: LearnerState, valid: Rollout) -> Tensor:
             agent = self.meta_gradient.learner.agent
             return agent.unroll(state.params, valid.observations, memory_resets(valid), valid.first_state)[0]["logits"]
 
-        def estimate(state: ValueFunctionState, valid: Rollout, logits: Tensor) -> ValueOuts:
-            return self.meta_gradient.value_function.estimate(state, valid, logits)[0]
-
         logits = vmap(logits_of)(learners, valid)
-        seen = dataclasses.replace(valid, first_state=None)  # value functions have no memory
-        value_out = vmap(estimate)(values, self._to_value_functions(seen), self._to_value_functions(logits))
-        return vmap(self.meta_gradient.meta_loss_and_grad)(learners, valid, self._to_agents(value_out))
+        return logits, dataclasses.replace(valid, first_state=None)  # value functions have no memory
 
     def backward_update(
         self, update: WindowUpdate, rates: Tensor, cotangent: Cotangent, grads: Params

@@ -60,5 +60,5 @@ def population_inputs(config: InputConfig, habitats: Habitats, discount: float) 
     scales_differ = config.observations == "auto" and bool(habitats.of_unknown_scale(habitats.all).any())
     if config.rewards == "raw" and not scales_differ:
         return None
-    kind: ObservationKind = "numbers" if scales_differ else "unit"
+    kind: ObservationKind = "numbers" if scales_differ else "image" if habitats.layout.keeps_bytes else "unit"
     return PopulationInputs(InputNormalizer(config, {ROOT: kind}, discount), counted)

@@ -14,8 +14,10 @@ from typing import Any, ClassVar
 from disco_torch.analysis import Panel, plot_panels
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.discovery.host_environments import modules_of
 from disco_torch.discovery.provenance import rule_provenance
 from disco_torch.discovery.session import DiscoverySession
+from disco_torch.envs import EnvironmentFailure
 from disco_torch.runs import (
     Callback,
     Metrics,
@@ -29,7 +31,7 @@ from disco_torch.runs import (
     stop_signals,
 )
 from disco_torch.runs.checkpoint import list_checkpoints
-from disco_torch.training.session import resolve_rule
+from disco_torch.training.defaults import resolve_rule
 from disco_torch.weights.hub import refuse_hub_name
 
 SHOWN = {
@@ -104,7 +106,9 @@ def discover(
                 settings = checked_config(config or DiscoverConfig())
                 settings = dataclasses.replace(settings, start=resolve_rule(settings.start) if settings.start else "")
             configure_process(world.device(settings.device))
-            session = DiscoverySession(settings, world)  # before the folder: what cannot be built leaves none behind
+            # Before the folder: what cannot be built leaves none behind.
+            session = DiscoverySession(settings, world, imports_names=resume is None)
+            stack.callback(session.close)
             if folder is None:
                 folder = world.share(lambda: _created(settings, stack))
             elif content:
@@ -175,6 +179,18 @@ class DiscoveryLoop(RunLoop[DiscoveryFolder, DiscoverySession]):
         speed = self.session.speed
         made = "compiling" if speed.compile else "recording" if speed.trace else ""
         return f"{made} and making the first meta-update" if made else "making the first meta-update"
+
+    def advance(self) -> None:
+        """One meta-update; if an environment fails in it, the meta-update is lost and the state is saved."""
+        try:
+            self.session.advance()
+        except EnvironmentFailure as error:
+            if self.world.any(self.asked_to_stop()):  # Ctrl-C in a terminal ends the environments' processes, too
+                return
+            self.save()
+            imports = "".join(f" --import {module}" for module in modules_of(self.folder.config))
+            how = f"`{self.resume_command} {self.folder.path}{imports}`"
+            raise EnvironmentFailure(f"{error} The state is saved; continue with {how}.") from error.__cause__
 
     def write_others(self, is_last: bool) -> None:
         """A snapshot of the rule as it is now, in a rule file."""

@@ -21,6 +21,7 @@ from disco_torch.discovery.habitats import shares_of
 from disco_torch.discovery.local_group import LocalGroup
 from disco_torch.discovery.logs import log_sums
 from disco_torch.discovery.snapshots import load_start, save_snapshot
+from disco_torch.envs import EnvironmentFailure
 from disco_torch.optim import AdamState, adam_init, adam_update, apply_updates, flat, global_norm, unflat
 from disco_torch.runs import World, first_not_finite, pack, resolve_speed, unpack
 from disco_torch.runs.checkpoint import MAX_COUNT, check_names, check_range, typed, unpack_counters
@@ -45,9 +46,11 @@ class DiscoverySession:
     Args:
       config: settings of the discovery.
       world: processes that it is split over; defaults to a single one.
+      imports_names: whether an environment named "module:function" may import its module. Not where the configuration is
+        read from a file.
     """
 
-    def __init__(self, config: DiscoverConfig, world: World | None = None) -> None:
+    def __init__(self, config: DiscoverConfig, world: World | None = None, *, imports_names: bool = True) -> None:
         self.config, self.world = config, world or World()
         self.device = self.world.device(config.device)
         self.speed = speed = resolve_speed(config.speed, self.device, on_cpu="traced")
@@ -55,12 +58,17 @@ class DiscoverySession:
         self.rule, moments = load_start(config)
         self.rule.to(self.device, dtype).requires_grad_(False)
         self.rule_params: Params = {name: param.detach().clone() for name, param in self.rule.named_parameters()}
-        rank, size = self.world.rank, self.world.size
+        size = self.world.size
         for r in range(size):  # the same error in all of them
             if not any(mine for group in config.groups for mine in shares_of(group, r, size)):
                 raise ValueError(f"the population must have agents for each of the {size} processes, process {r} has none.")
-        indices = range(len(config.groups))
-        self.groups = [LocalGroup(config, i, self.rule, self.device, speed, rank, size) for i in indices]
+        self.groups: list[LocalGroup] = []
+        try:
+            for i in range(len(config.groups)):
+                self.groups.append(LocalGroup(config, i, self.rule, self.device, speed, self.world, imports_names))
+        except BaseException:
+            self.close()
+            raise
         self.opt_states = self._init_optimizers(moments)
         self.counters = DiscoveryCounters(lives=config.num_agents)
         self._zero = torch.zeros((), dtype=dtype, device=self.device)
@@ -80,7 +88,8 @@ class DiscoverySession:
 
     def advance(self) -> None:
         """One update of the rule: all agents learn for a while, and their meta-gradients are averaged."""
-        gradients = [group.advance(self.rule_params) if group.num_agents else None for group in self.groups]
+        gradients = [group.advance(self.rule_params) for group in self.groups]
+        self._check_environments()
         finite = [
             None if g is None else is_finite(g.grads) & group.is_finite()
             for g, group in zip(gradients, self.groups, strict=True)
@@ -97,13 +106,13 @@ class DiscoverySession:
         mean_gradient, *mean_change = means.split(flat(self.rule_params).numel())
         change, opt_state = self._change(mean_gradient, *mean_change)
         params = apply_updates(self.rule_params, change)
-        norm = torch.where(num_finite > 0, global_norm(change.values()), self._zero)
+        norm = torch.where(num_finite > 0, global_norm(change), self._zero)
         self._keep_logs(gradients, finite, mean_gradient, norm)
         if num_finite > 0:  # here the device is waited for, with nothing left to launch
             self.rule_params = params
             if opt_state is not None:
                 self.opt_states = [opt_state]
-        self._renew(finite)
+        self._renew(finite, some_failed=bool(num_finite < self.config.num_agents))
         self.counters.meta_updates += 1
         for name, more in self._counts_of_a_meta_update().items():
             setattr(self.counters, name, getattr(self.counters, name) + more)
@@ -141,7 +150,32 @@ class DiscoverySession:
         mean = unflat(mean_gradient, self.rule_params)
         return adam_update(mean, self.opt_states[0], self.rule_params, self.config.optimizer, rate)
 
-    def _renew(self, finite: list[Tensor | None]) -> None:
+    def close(self) -> None:
+        """Closes the environments on the host."""
+        for group in self.groups:
+            group.habitats.close()
+
+    def _check_environments(self) -> None:
+        """If an environment on the host has failed in any process, all take the meta-update back and raise. Collective."""
+        if not any(group.habitats.has_hosts for group in self.groups):
+            return
+        own = next((group.habitats.failure for group in self.groups if group.habitats.failure is not None), None)
+        if not self.world.any(own is not None):
+            return
+        for group in self.groups:
+            group.undo_advance()
+        messages = self.world.gather("" if own is None else str(own))
+        message = self.world.share(lambda: next(filter(None, messages or [])))
+        raise EnvironmentFailure(message) from own
+
+    def _failures_of_all(self, group: LocalGroup, failed: list[int]) -> dict[int, int]:
+        """The agents of a group that failed in any process, see `LocalGroup.failures`. Collective."""
+        lives = torch.zeros(group.own.num_agents, dtype=torch.long, device=self.device)
+        for agent_id, life in group.failures(failed).items():
+            lives[agent_id] = life
+        return {agent_id: life for agent_id, life in enumerate(self.world.sum(lives).tolist()) if life}
+
+    def _renew(self, finite: list[Tensor | None], some_failed: bool) -> None:
         """Starts new lives for agents whose life is over and for those that have failed."""
         born = 0
         for group, ok in zip(self.groups, finite, strict=True):
@@ -153,7 +187,8 @@ class DiscoverySession:
                     f"the meta-gradient or the state of {where} is not finite; it is left out, a new life begins.",
                     stacklevel=2,
                 )
-            born += group.renew(failed)
+            is_shared = some_failed and self.world.size > 1 and self.config.share_values
+            born += group.renew(failed, self._failures_of_all(group, failed) if is_shared else None)
         self.counters.lives += born if self.world.size == 1 else int(self.world.sum(torch.tensor(born)))
 
     def _keep_logs(
@@ -164,7 +199,7 @@ class DiscoverySession:
         for group, gradient, ok in zip(self.groups, gradients, finite, strict=True):
             for name, value in log_sums(group, gradient, ok).items():
                 sums[name] = sums.get(name, 0.0) + value
-        norms = {"meta_grad_norm": global_norm([mean]), "meta_up_norm": change}
+        norms = {"meta_grad_norm": torch.linalg.vector_norm(mean), "meta_up_norm": change}
         for name, value in (sums | {name: norm / self.world.size for name, norm in norms.items()}).items():
             self._sums[name] = self._sums.get(name, 0.0) + value
         self._summed += 1

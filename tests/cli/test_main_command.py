@@ -79,4 +79,4 @@ def test_the_package_is_a_command() -> None:
     command = [sys.executable, "-m", "disco_torch", "train", "--preset", "nonsense"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.count("\n") == 1 and done.stderr.startswith("disco-torch: `--preset` must be one of ['cartpole'")
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("disco-torch: `--preset` must be one of ['atari-paper'")

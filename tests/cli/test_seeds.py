@@ -52,6 +52,12 @@ def test_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str], options: l
     assert message in capsys.readouterr().err and not (tmp_path / "runs").exists()
 
 
+def test_no_seeds_in_each_of_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match=r"`--seeds` must have one process, got 2; .* leave out torchrun"):
+        run_seeds(Train(seeds="0-1"), [])
+
+
 def test_a_run_is_not_resumed_with_several_seeds(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`--seeds` starts new runs and cannot be given with `--resume`"):
         run_seeds(Train(seeds="0-1", resume=tmp_path), [])

@@ -15,6 +15,7 @@ from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatCon
 from disco_torch.discovery.local_group import LocalGroup, put
 from disco_torch.discovery.meta_loss import target_regularizer, validation_loss
 from disco_torch.kernels import Speed
+from disco_torch.runs import World
 from disco_torch.training import LearnerState, ValueFunctionState
 from disco_torch.types import Params, Rollout, ValueOuts, flatten_tree, tree_map
 
@@ -46,7 +47,7 @@ def params_of(rule: DiscoUpdateRule, scale: float = 1.0) -> Params:
 
 
 def make_group(config: DiscoverConfig, rank: int = 0, size: int = 1) -> LocalGroup:
-    return LocalGroup(config, 0, random_rule(), torch.device("cpu"), Speed(), rank, size)
+    return LocalGroup(config, 0, random_rule(), torch.device("cpu"), Speed(), World(rank, size))
 
 
 def pick(tree: Any, agent: int) -> Any:

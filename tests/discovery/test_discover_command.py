@@ -16,8 +16,9 @@ from small_discoveries import last_state, run, small_config
 from disco_torch.cli import main
 from disco_torch.cli.discover import DiscoverOptions
 from disco_torch.cli.presets import take_preset
-from disco_torch.discovery.config import PRESETS
+from disco_torch.discovery.config import PRESETS, HabitatConfig
 from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.envs import registered
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training import PRESETS as TRAIN_PRESETS
 
@@ -52,6 +53,31 @@ def test_a_preset_with_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["train", *train, "--agent.dense", "4", "--no-tensorboard", "--runs", str(tmp_path)]) == 0
 
 
+def test_environments_of_your_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrapped = "own_habitats:Counting --agents 1 --env-args limit 2 --wrappers own_habitats:Doubled"
+    options = ["--envs", wrapped, "CartPole-v1", "catch --env-args rows 4 --agents 2", "--minutes", "1e-9"]
+    assert main(["discover", "--preset", "tiny", *options]) == 0
+    folder = tmp_path / "discovery-seed0"
+    config = DiscoveryFolder.open(folder).config
+    assert tuple(config.groups[0].habitats) == (
+        HabitatConfig("own_habitats:Counting", {"limit": 2}, 1, ("own_habitats:Doubled",)),
+        HabitatConfig("CartPole-v1", agents=4),
+        HabitatConfig("catch", {"rows": 4}, agents=2),
+    )
+    assert config.groups[0].agent == PRESETS["tiny"][1].groups[0].agent and len(config.groups) == 1
+    resume = ["discover", "--resume", str(folder), "--meta-updates", "5", "--minutes", "0"]
+    output = capsys.readouterr().out.replace("\n", "")
+    assert f"stopped; resume with `disco-torch discover --resume {folder} --import own_habitats`" in output
+    assert main(resume) == 2
+    assert "of a module that is not imported; if you trust it, resume with --import own_habitats" in capsys.readouterr().err
+    assert main([*resume, "--envs", "catch"]) == 2
+    assert "`--envs` must be left out when a discovery is resumed, which has its own; use" in capsys.readouterr().err
+    try:
+        assert main([*resume, "--import", "own_habitats"]) == 0
+    finally:
+        registered.IMPORTED.discard("own_habitats")
+
+
 def test_resuming_takes_the_settings_of_the_discovery(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["discover", "--preset", "tiny", "--minutes", "1e-9"]) == 0
     folder = tmp_path / "discovery-seed0"
@@ -74,6 +100,12 @@ def test_resuming_takes_the_settings_of_the_discovery(tmp_path: Path, capsys: py
         (["--preset", "cartpole"], "`--preset` must be one of ["),
         (["--meta-updates", "0"], "`meta_updates` must be at least 1, got 0"),
         (["--start", "disco-kritik"], "got 'disco-kritik', which is neither"),
+        (["--envs", "CartPole-v9"], "got 'CartPole-v9'; did you mean"),
+        (
+            ["--envs", "Pendulum-v1"],
+            "continuous actions are not supported; wrap the environment with disco_torch.Bin",
+        ),
+        (["--envs", ""], "`--envs` must begin with a name each, got ''"),
         (["--resume", "nowhere"], "`run` must be the folder of a run, with a config.json in it, got nowhere"),
     ],
 )

@@ -134,10 +134,3 @@ def test_levels_are_not_the_settings_to_choose() -> None:
     message = r"`env_args` of a habitat must not name a `level_seed`, got 3 for 'grid'; every life draws its own level"
     with pytest.raises(ValueError, match=message):
         habitats_of(CATCH, HabitatConfig("grid", {"size": 5, "level_seed": 3}))
-
-
-def test_an_environment_that_is_no_tensor_program() -> None:
-    with pytest.raises(
-        ValueError, match=r"`env` of a habitat must be `catch` or a family of tensors, got 'CartPole-v1'; see docs/environ"
-    ):
-        habitats_of(HabitatConfig("CartPole-v1"))

@@ -150,18 +150,6 @@ def test_one_agent_in_several_processes() -> None:
     assert [group.habitat_of(0) for group in groups[1:]] == ["catch", "catch", "chain"]
 
 
-@pytest.mark.parametrize(
-    ("habitats", "size", "message"),
-    [
-        ((CATCH, CHAIN), 1, r"as many agents in each habitat of a group, got 1 processes and \[1, 2\] agents"),
-        ((CATCH,), 2, r"`share_values` needs one process .* got 2 processes and \[2\] agents"),
-    ],
-)
-def test_values_that_cannot_be_shared(habitats: Any, size: int, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        make_group(tiny_config(*habitats, share_values=True), 0, size)
-
-
 def test_the_agents_of_a_group_take_their_learning_rates_in_turn() -> None:
     group = GroupConfig((CATCH, CHAIN), TINY_AGENT, learning_rates=(0.1, 0.2))
     assert make_group(tiny_config(groups=(group,))).rates.tolist() == [0.1, 0.2, 0.1]
