@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS ?= 2
 
 .PHONY: demo test lint format slow docs clean
 
@@ -14,7 +15,7 @@ demo: $(VENV)/.installed
 	$(BIN)/disco-torch demo
 
 test: $(VENV)/.installed lint
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal
 
 lint: $(VENV)/.installed
 	$(BIN)/ruff check .

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.distributed.run import get_args_parser
 
 from disco_torch import (
     AdamConfig,
@@ -27,10 +28,11 @@ from disco_torch import (
     collect,
     init_actor,
 )
+from disco_torch.analysis import ACHIEVEMENTS
 from disco_torch.cli import main, parse
 from disco_torch.discovery import PRESETS as DISCOVERIES
 from disco_torch.discovery import MetaLossWeights
-from disco_torch.envs import Catch, registered
+from disco_torch.envs import PACKAGES, Catch, registered
 from disco_torch.inspection import probes
 from disco_torch.weights import registry
 
@@ -107,6 +109,13 @@ def test_the_population_of_a_page_is_discovered_with(tmp_path: Path, monkeypatch
         assert (result.folder / name.rstrip(",")).exists()
 
 
+def test_the_environments_of_a_page_are_discovered_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    namespace: dict[str, Any] = {}
+    exec(blocks("docs/discovery.md")[1], namespace)
+    assert namespace["result"].rule.is_file() and "CartPole-v1" in namespace["result"].final_returns
+
+
 def test_the_meta_gradient_of_a_page() -> None:
     env, rule, generator = Catch(2, rows=4, columns=3), DiscoUpdateRule(), torch.Generator().manual_seed(0)
     agent = Agent(env.observation_example, 3, rule.outputs(3), AgentConfig((8,), 4, (4,)))
@@ -115,7 +124,7 @@ def test_the_meta_gradient_of_a_page() -> None:
     rollout, *_ = collect(agent, state.params, env, actor, 4, generator)
     namespace: dict[str, Any] = {"env": env, "rule": rule, "learner": learner, "learner_state": state}
     namespace |= {"value_state": values.init(generator), "train_rollouts": [rollout] * 2, "valid_rollout": rollout}
-    exec(blocks("docs/discovery.md")[1], namespace)
+    exec(blocks("docs/discovery.md")[2], namespace)
     assert namespace["result"].grads.keys() == dict(rule.named_parameters()).keys()
 
 
@@ -205,6 +214,44 @@ def test_the_report_of_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     text = (ROOT / "docs/reports.md").read_text()
     for command in re.findall(r"^disco-torch (.*)$", text, flags=re.M):
         parse(shlex.split(command, comments=True))
+
+
+def test_the_environments_of_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands have the options that there are, and the scores are computed."""
+    text = (ROOT / "docs/environments.md").read_text()
+    commands = re.findall(r"^disco-torch (.*sokoban.*|.*/.*)$", text, flags=re.M)
+    assert len(commands) == 13
+    for command in commands:
+        parse(shlex.split(command, comments=True))
+    installs = re.findall(r"^\| `(\w+)/[^|]*\| `(pip install [^`]*)` \|", text, flags=re.M)
+    assert dict(installs) == {name: package.install for name, package in PACKAGES.items()}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "achievements").mkdir()
+    line = {f"achievement_{name}": int(name == "collect_wood") for name in ACHIEVEMENTS}
+    (tmp_path / "achievements" / "stats.jsonl").write_text(json.dumps(line))
+    for block in blocks("docs/environments.md")[1:3]:
+        exec(block, {})
+    printed = capsys.readouterr().out
+    assert "'pong': array(" in printed and "collect_wood in 100% of the episodes\n0.4" in printed
+
+
+def test_the_commands_of_the_page_on_many_gpus() -> None:
+    text = (ROOT / "docs/many_gpus.md").read_text().replace("\\\n", "")
+    started = [shlex.split(line, comments=True) for line in re.findall(r"^torchrun (.*)$", text, flags=re.M)]
+    assert len(started) == 4
+    in_script = [f"train {options}" for options in re.findall(r"run=\((.*?)\)", text)]
+    commands = [words[words.index("disco_torch") + 1 :] for words in started] + list(map(shlex.split, in_script))
+    new = [command for command in commands if "--resume" not in command]  # the others need the folder that they name
+    assert len(commands) == 6 and [type(parse(command)).__name__ for command in new] == [
+        "Train",
+        "Discover",
+        "Train",
+        "Train",
+    ]
+    for words in started:  # the launcher knows its options
+        assert get_args_parser().parse_args(words).module
 
 
 def test_the_commands_of_the_page_on_sharing() -> None:

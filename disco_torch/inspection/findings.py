@@ -28,8 +28,7 @@ from disco_torch.inspection.probes import FOLDS, Approach, Probe, make_futures, 
 from disco_torch.inspection.subject import MAX_ROWS, TRAJECTORIES, Subject, first_rows
 from disco_torch.inspection.traces import Trace, trace_of
 from disco_torch.inspection.words import InWords, candidate_terms, in_words
-from disco_torch.rules import entropy
-from disco_torch.training.session import discount_of
+from disco_torch.rules import discount_of, entropy
 from disco_torch.values import select_action
 
 TRACE_ROWS = 49

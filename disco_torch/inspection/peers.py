@@ -9,8 +9,7 @@ from typing import Any
 
 from disco_torch.inspection.case import RuleCase
 from disco_torch.inspection.edits import fresh_rule
-from disco_torch.rules import CMPO, ActorCritic, ActorCriticHyperParams, CMPOConfig, CMPOHyperParams, UpdateRule
-from disco_torch.training.session import discount_of
+from disco_torch.rules import CMPO, ActorCritic, ActorCriticHyperParams, CMPOConfig, CMPOHyperParams, UpdateRule, discount_of
 from disco_torch.types import AgentOutput
 from disco_torch.weights import default_hyper_params
 from disco_torch.weights.registry import SCALAR_ACTOR_CRITIC

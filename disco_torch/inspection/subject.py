@@ -20,10 +20,10 @@ from disco_torch.rules import UpdateRule
 from disco_torch.runs import restoring, unpack
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training.bring_your_own import bring, bring_again
-from disco_torch.training.defaults import default_config
+from disco_torch.training.defaults import default_config, resolve_rule
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.recorded_update import Learning
-from disco_torch.training.session import TrainingSession, resolve_rule
+from disco_torch.training.session import TrainingSession
 from disco_torch.training.settings import with_fields
 from disco_torch.types import Rollout, tree_map
 from disco_torch.weights import default_hyper_params

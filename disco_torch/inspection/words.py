@@ -11,10 +11,9 @@ from torch import Tensor
 
 from disco_torch.checks import check_shape
 from disco_torch.inspection.case import RuleCase
-from disco_torch.rules import entropy
+from disco_torch.rules import discount_of, entropy
 from disco_torch.rules.base import retrace_estimates
 from disco_torch.rules.improvement import advantages_of_all
-from disco_torch.training.session import discount_of
 from disco_torch.values import estimate_values, importance_weights
 
 LEAST_GAIN = 0.01

@@ -99,13 +99,26 @@ def test_advantages_that_are_little_but_noise_are_not_blown_up(inputs: UpdateRul
         torch.testing.assert_close(counted.mean(), torch.zeros((), dtype=torch.float64))
 
 
-def test_the_batch_may_be_split_over_processes(inputs: UpdateRuleInputs) -> None:
+@pytest.mark.parametrize("masked", [True, False])
+def test_advantages_are_normalised_over_the_steps_of_all_processes(inputs: UpdateRuleInputs, masked: bool) -> None:
+    inputs = inputs if masked else dataclasses.replace(inputs, loss_mask=None)
+    plain, mask = targets_of(inputs), inputs.loss_mask
+    counts = torch.ones_like(inputs.rewards) if mask is None else mask
     calls: list[Tensor] = []
-    mean = PPO().unroll_meta_net(inputs, {}, {}, unused, mean_across_processes=lambda x: calls.append(x) or x + 1.0)[0]
-    plain = targets_of(inputs)
+
+    def mean(sums: Tensor) -> Tensor:
+        """With a second process that has three steps, of advantages 1, 2 and 6."""
+        theirs = torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)
+        if calls:
+            theirs = torch.square(theirs - (calls[0][0] + 9.0) / (calls[0][1] + 3.0))
+        calls.append(sums)
+        return (sums + torch.stack([theirs.sum(), torch.tensor(3.0, dtype=torch.float64)])) / 2.0
+
+    split = PPO().unroll_meta_net(inputs, {}, {}, unused, mean_across_processes=mean)[0]
+    everything = torch.cat([plain["advs"][counts > 0], torch.tensor([1.0, 2.0, 6.0], dtype=torch.float64)])
+    wanted = (plain["advs"] - everything.mean()) / (everything.std(correction=0) + 1e-8)
+    torch.testing.assert_close(split["normalized_advs"], wanted)
     assert len(calls) == 2  # the mean and the variance of the advantages
-    shifted = (plain["advs"] - calls[0] - 1.0) / (torch.sqrt(calls[1] + 1.0) + 1e-8)
-    torch.testing.assert_close(mean["normalized_advs"], shifted)
 
 
 def loss_by_hand(inputs: UpdateRuleInputs, targets: Targets, hyper: PPOHyperParams) -> Tensor:

@@ -311,7 +311,7 @@ def test_a_damaged_agent_is_refused(served: Served, tmp_path: Path, damage: str)
     elif damage == "outputs":
         metadata["config"] = metadata["config"].replace('"flat": {', '"flat": {"more": 1000000000, ')
     elif damage == "shape":
-        tensors[first] = torch.zeros(3)
+        tensors[first] = torch.zeros(1, 2, 3, 4)
     else:
         tensors["learner/params/more"] = torch.zeros(3)
     if damage != "bytes":
