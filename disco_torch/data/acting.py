@@ -171,7 +171,7 @@ class Collector:
 
     Args:
       agent: the agent that acts.
-      env: its environment. One that is no `PureEnvironment` is stepped plainly, at every speed.
+      env: its environment. Of one that is no `PureEnvironment` only the policy is recorded, on a GPU.
       speed: stages of recording.
       normalizer: of what the agent sees; defaults to none. Rollouts hold what the environment gave.
       executed: whether rollouts say which rows are executed.
@@ -188,6 +188,8 @@ class Collector:
         self.agent, self.env, self.normalizer, self.executed = agent, env, normalizer, executed
         # Environments are many small operations: they compile quickly and gain much.
         self._step = Recorded(self.step, Speed(speed.trace, speed.compile or speed.capture), "acting")
+        # Beside an environment on the host only the policy is the device's: a graph saves the time to launch its kernels.
+        self._choose = Recorded(self.choose, Speed(capture=speed.capture and env.device.type == "cuda"), "the policy")
         # A loop over recorded steps: compiled as one it would be too long.
         self._rows = Recorded(self._act_rows, Speed(capture=speed.capture), "collection", carry=True)
 
@@ -202,7 +204,8 @@ class Collector:
         """See `collect`; `snapshot` holds the statistics of the normalizer."""
         env = self.env
         if not isinstance(env, PureEnvironment):
-            return collect(self._seeing(snapshot), params, env, actor, rows, generator, self.executed)
+            agent = HostActing(self, snapshot) if self._choose.speed.capture else self._seeing(snapshot)
+            return collect(agent, params, env, actor, rows, generator, self.executed)
         draws = env.num_envs * (env.num_actions + env.step_draws + env.episode_draws)
         uniforms = torch.rand(rows, draws, generator=generator, device=env.device, dtype=torch.float32)
         actor, (rollout, episodes) = self._rows(actor, params, uniforms, snapshot)
@@ -214,6 +217,19 @@ class Collector:
             return self.agent
         return NormalizedAgent(self.agent, self.normalizer, snapshot)
 
+    def choose(
+        self,
+        params: Params,
+        observations: Observations,
+        is_first: Tensor,
+        memory: Any,
+        uniforms: Tensor,
+        snapshot: InputSnapshot | None,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """`Agent.act` as a pure function of uniform numbers, [B, A]."""
+        logits, memory = self._seeing(snapshot).policy(params, observations, is_first, memory)
+        return actions_from(logits, uniforms), logits, memory
+
     def step(
         self, actor: ActorState, params: Params, uniforms: Tensor, snapshot: InputSnapshot | None = None
     ) -> tuple[ActorState, tuple[Rollout, Episodes]]:
@@ -221,8 +237,8 @@ class Collector:
         env, seen = self.env, actor.step
         assert isinstance(env, PureEnvironment)
         own, others = uniforms.tensor_split([env.num_envs * env.num_actions])
-        logits, memory = self._seeing(snapshot).policy(params, seen.observations, seen.is_first, actor.memory)
-        actions = actions_from(logits, own.view(env.num_envs, -1))
+        chosen = self.choose(params, seen.observations, seen.is_first, actor.memory, own.view(env.num_envs, -1), snapshot)
+        actions, logits, memory = chosen
         moved = env.step_with(actor.env_state, actions, others.view(env.num_envs, -1))
         after, episodes = next_actor(actor, *moved, memory)
         return after, (rollout_row(seen, actions, logits, self.executed), episodes)
@@ -235,3 +251,26 @@ class Collector:
 
         after, (rollout, episodes) = act_rows(step, actor, uniforms.unbind())
         return after, (dataclasses.replace(rollout, first_state=actor.memory), episodes)
+
+
+class HostActing:
+    """The agent of a `Collector` in an environment that steps on the host: `Agent.act` with the recorded policy."""
+
+    def __init__(self, collector: Collector, snapshot: InputSnapshot | None) -> None:
+        self.collector, self.snapshot = collector, snapshot
+
+    def initial_state(self, batch_size: int) -> Any:
+        return self.collector.agent.initial_state(batch_size)
+
+    def act(
+        self,
+        params: Params,
+        observations: Observations,
+        generator: torch.Generator | None = None,
+        should_reset: Tensor | None = None,
+        state: Any = None,
+    ) -> tuple[Tensor, Tensor, Any]:
+        """See `Agent.act`."""
+        env = self.collector.env
+        uniforms = torch.rand(env.num_envs, env.num_actions, generator=generator, device=env.device)
+        return self.collector._choose(params, observations, should_reset, state, uniforms, self.snapshot)

@@ -79,10 +79,11 @@ def add_rollout(state: ReplayState, rollout: Rollout) -> ReplayState:
     return ReplayState(rings, (state.sizes + batch).clamp(max=capacity), (state.next + batch) % capacity)
 
 
-def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> Rollout:
+def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0, newer: int = 0) -> Rollout:
     """The newest `num_fresh` trajectories of each agent, and one for each of its uniform numbers, [P, n].
 
-    An agent with fewer than `num_fresh` of its own gets them again, from the newest on.
+    The newest are counted without the `newer` ones that came last. An agent with fewer trajectories than that gets them
+    again, from the newest on.
 
     Returns:
       A rollout of [P, rows, num_fresh + n, ...].
@@ -91,7 +92,7 @@ def sample_rollout(state: ReplayState, uniforms: Tensor, num_fresh: int = 0) -> 
     # How far back, 0 is the newest; the multiplication may round up to the size itself.
     back = torch.minimum((uniforms * sizes).long(), sizes - 1)
     if num_fresh:
-        back = torch.cat([torch.arange(num_fresh, device=back.device) % sizes, back], dim=-1)
+        back = torch.cat([torch.arange(newer, newer + num_fresh, device=back.device) % sizes, back], dim=-1)
     places, rows = _places(rings, (state.next - 1 - back) % rings.rewards.shape[-2])
 
     def take(rings: Any, where: Tensor) -> Any:
@@ -236,8 +237,11 @@ class Replay:
             if wanted != got:
                 raise ValueError(f"`{name}` must hold entries of shapes {wanted}, got {got}; make the replay for them.")
 
-    def sample(self, batch_size: int, generator: torch.Generator | None = None, num_fresh: int = 0) -> Rollout:
-        """Draws trajectories uniformly, with replacement; the first `num_fresh` of them are the newest ones instead.
+    def sample(
+        self, batch_size: int, generator: torch.Generator | None = None, num_fresh: int = 0, newer: int = 0
+    ) -> Rollout:
+        """Draws trajectories uniformly, with replacement; the first `num_fresh` of them are the newest ones instead, counted
+        without the `newer` ones that came last.
 
         Returns:
           A rollout of [rows, batch_size].
@@ -246,11 +250,11 @@ class Replay:
             raise ValueError("the replay is empty; add rollouts before sampling.")
         if not 0 <= num_fresh <= batch_size:
             raise ValueError(f"`num_fresh` must lie in 0 .. {batch_size}, got {num_fresh}.")
-        stored = self._draw(batch_size, generator, num_fresh)
+        stored = self._draw(batch_size, generator, num_fresh, newer)
         rollout = expand(stored, self.frame_stacks)
         return rollout if self._has_truncations else dataclasses.replace(rollout, truncations=None)
 
-    def _draw(self, batch_size: int, generator: torch.Generator | None, num_fresh: int) -> Rollout:
+    def _draw(self, batch_size: int, generator: torch.Generator | None, num_fresh: int, newer: int) -> Rollout:
         """What `sample` draws as it is stored, on `sample_device`. The numbers come from the generator's device, so that a
         run is the same wherever its replay is.
         """
@@ -258,7 +262,7 @@ class Replay:
 
         def draw() -> Rollout:
             uniforms = torch.rand(batch_size - num_fresh, generator=generator, device=source).to(self.device)
-            return to_device(sample_rollout(self.state, uniforms, num_fresh), self.sample_device)
+            return to_device(sample_rollout(self.state, uniforms, num_fresh, newer), self.sample_device)
 
         if self.device.type == "cuda":
             return draw()

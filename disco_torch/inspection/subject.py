@@ -113,7 +113,7 @@ class Subject:
     def mean_return(self) -> float:
         """Mean return of the last episodes of training; NaN if none has ended."""
         self.session.read_episodes()
-        returns = [numbers[0] for numbers in self.session.recent]
+        returns = [numbers[0] for numbers in self.session.episodes.recent]
         return sum(returns) / len(returns) if returns else math.nan
 
     def close(self) -> None:

@@ -31,7 +31,8 @@ class Captured:
                 fn(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
+        # On a stream of its own, with which come workspaces of its own: two graphs may run at the same time.
+        with torch.cuda.graph(self._graph, stream=side):
             outputs: list[Tensor] = list(fn(*self._inputs))
             # What lies in the carried inputs is read before they are overwritten.
             homes = {memory_of(tensor): i for i, tensor in enumerate(self._inputs[:carried])}

@@ -88,6 +88,9 @@ class TrainConfig:
     """Number of trajectories that an update learns from; 0 for all that the replay keeps."""
     updates_per_rollout: int = 4
     """Number of updates after each rollout."""
+    overlap: bool = field(default=False, metadata={"later": True})
+    """Collect the next rollout while the agent learns from the present one, in environments that step on the host. It then
+    acts with the parameters from before these updates: the policy is the updates of one rollout older than without."""
     epochs: int = field(default=1, metadata={"later": True})
     """Number of times that an update goes through the steps of its batch, with the same targets."""
     minibatches: int = field(default=1, metadata={"later": True})

@@ -148,7 +148,7 @@ def train(
         objects.check_evaluation(settings)
         configure_process(world.device(settings.device))
         session = TrainingSession(settings, objects, world)  # before the folder: what cannot be built leaves none behind
-        stack.callback(lambda: close_in_time(lambda: objects.close(session.env), asked_to_stop))
+        stack.callback(lambda: close_in_time(session.close, asked_to_stop))
         if resume is None:
             if settings.agent.torso == "auto":
                 chosen.append(describe_torso(session.agent.config, session.agent.torso))

@@ -103,6 +103,7 @@ def paper_config(benchmark: str, env: str, agent: AgentConfig = PAPER_ATARI_AGEN
         updates_per_rollout=max(1, round(num_envs / of.new_trajectories)),
         replay_capacity=of.replay_capacity,
         replayed_share=of.replayed_share,
+        overlap=True,
         inputs=InputConfig(),
         first_steps=False,
         agent=agent,

@@ -41,6 +41,7 @@ ATARI_SMALL = TrainConfig(
     updates_per_rollout=1,
     replay_capacity=16_384,  # about 490,000 steps
     replayed_share=0.9,
+    overlap=True,
     inputs=InputConfig(),
     first_steps=False,
     # IMPALA's own network, with the sizes of the action model that Disco103 was released with.

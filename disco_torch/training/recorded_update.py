@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -33,6 +36,7 @@ class RecordedUpdate:
       normalizer: of the inputs; None where they stay as they are.
       speed: stages of recording.
       mean_across_processes: where the batch is split over processes; None where it is not.
+      before_recording: see `Recorded`.
     """
 
     def __init__(
@@ -42,12 +46,14 @@ class RecordedUpdate:
         normalizer: InputNormalizer | None,
         speed: Speed,
         mean_across_processes: MeanAcrossProcesses | None = None,
+        before_recording: Callable[[], None] | None = None,
     ) -> None:
         self.learner, self.value_function, self.normalizer = learner, value_function, normalizer
         self.mean = mean_across_processes
-        self._update = Recorded(self.update, speed, "the update", carry=True, by_parameter=True)
-        self._prepare = Recorded(self.prepare, speed, "the targets")
-        self._step = Recorded(self.step, speed, "a gradient step", carry=True, by_parameter=True)
+        recorded = partial(Recorded, speed=speed, before_recording=before_recording)
+        self._update = recorded(self.update, name="the update", carry=True, by_parameter=True)
+        self._prepare = recorded(self.prepare, name="the targets")
+        self._step = recorded(self.step, name="a gradient step", carry=True, by_parameter=True)
 
     def __call__(
         self,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections import deque
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,7 +14,6 @@ from disco_torch.agents import choose_torso
 from disco_torch.data import (
     ActorState,
     Collector,
-    Episodes,
     InputSnapshot,
     InputStats,
     NormalizedAgent,
@@ -24,7 +22,7 @@ from disco_torch.data import (
     make_normalizer,
 )
 from disco_torch.data.acting import ActingAgent
-from disco_torch.envs import Environment
+from disco_torch.envs import Environment, PureEnvironment
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import (
     CMPO,
@@ -43,23 +41,24 @@ from disco_torch.runs.checkpoint import (
     check_leaves,
     check_names,
     check_range,
-    number_list,
-    number_pairs,
     typed,
     unpack_counters,
 )
 from disco_torch.training import ranks
+from disco_torch.training.ahead import Collected, CollectedAhead
 from disco_torch.training.bring_your_own import RunObjects
 from disco_torch.training.config import TrainConfig
+from disco_torch.training.episodes import FinishedEpisodes
 from disco_torch.training.learning_rate import learning_rate
 from disco_torch.training.recorded_update import Learning, RecordedUpdate
 from disco_torch.training.update import Learner, LearnerState
 from disco_torch.training.value_function import ValueFunction, ValueFunctionConfig, ValueFunctionState
-from disco_torch.types import Logs, Rollout, tree_map
+from disco_torch.types import Logs, Params, Rollout, tree_map
 
-RECENT_EPISODES = 100
 TRACED_FROM = 10_000
 """Number of gradient steps of a run from which tracing them on a CPU saves more time than it takes."""
+AHEAD_SEED_STEP = 1_000_000_007
+"""Between the seed of a process and those of its rollouts that are collected ahead."""
 STATE_NAMES = (
     *("learning", "inputs", "counters", "recent", "interval", "first_returns", "generator", "device", "outputs"),
     *("actor", "replay"),
@@ -141,17 +140,14 @@ class TrainingSession:
         executed = config.first_steps or config.inputs.rewards == "normalized"
         self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
         parts = self.learner, self.value_function, self.normalizer
-        self._recorded_update = RecordedUpdate(*parts, self._update_speed(), world.mean_across_processes)
+        self._overlaps = config.overlap and not isinstance(self.env, PureEnvironment)
+        self._ahead = CollectedAhead(self.device)
+        self._recorded_update = RecordedUpdate(
+            *parts, self._update_speed(), world.mean_across_processes, before_recording=self._ahead.wait
+        )
         self.counters = Counters()
         self.logs: Logs = {}
-        self.recent: deque[tuple[float, float]] = deque(maxlen=RECENT_EPISODES)
-        """Returns and lengths of the last episodes."""
-        self.first_returns: list[float] = []
-        """Returns of the first episodes, as many as are kept of the last."""
-        self.interval: list[tuple[float, float]] = []
-        """Returns and lengths of the episodes since the last line of metrics, whatever checkpoints lie between."""
-        self.unread: list[Episodes] = []
-        """Episodes of rollouts whose numbers have not been fetched from the device yet."""
+        self.episodes = FinishedEpisodes(world)
 
     def _update_speed(self) -> Speed:
         """The speed of updates: on a CPU `auto` traces them where there are many, with networks and rules of the package."""
@@ -183,24 +179,40 @@ class TrainingSession:
     def advance(self) -> None:
         """One rollout and its updates."""
         config, share, counters = self.config, self.share, self.counters
-        params, rows = self.learner_state.params, config.rollout_length
         with ranks.failing_together(self.world):
-            rollout, actor, episodes = self._collect(params, self.actor, rows, self.generator, self.snapshot)
-        self.actor = actor
+            collected = self._ahead.take() or self._rollout(self.learner_state.params, self.snapshot, self.generator)
+        rollout, self.actor, episodes = collected
         if self.normalizer is not None and self.normalizer.has_statistics:
             self.input_stats = self._count(self.input_stats, rollout)
             self.snapshot = self._snapshot()
-        self.replay.add(rollout)
-        self.unread.append(episodes)
         counters.rollouts += 1
         counters.steps += config.steps_per_rollout
+        if self._overlaps and counters.steps < config.steps:
+            self._collect_ahead()
+        self.replay.add(rollout)
+        self.episodes.add(episodes)
         if len(self.replay) < min(share.batch_size, share.replay_capacity):
             return
         for i in range(config.updates_per_rollout):
             last = i == config.updates_per_rollout - 1
-            self._update(
-                self.replay.sample(share.batch_size, self.generator, share.num_fresh), last and self._logs_are_due()
-            )
+            newer = i * share.num_fresh % share.num_envs  # each update has new trajectories of its own, as far as they go
+            batch = self.replay.sample(share.batch_size, self.generator, share.num_fresh, newer)
+            self._update(batch, last and self._logs_are_due())
+
+    def _rollout(self, params: Params, snapshot: InputSnapshot | None, generator: torch.Generator) -> Collected:
+        return self._collect(params, self.actor, self.config.rollout_length, generator, snapshot)
+
+    def _collect_ahead(self) -> None:
+        """Begins to collect the next rollout with the parameters of now, which updates may overwrite meanwhile."""
+        params, snapshot = tree_map(torch.clone, (self.learner_state.params, self.snapshot))
+        seed = ranks.seed_of(self.config, self.world.rank, self.counters.rollouts) + AHEAD_SEED_STEP
+        generator = torch.Generator(self.device).manual_seed(seed)
+        self._ahead.start(lambda: self._rollout(params, snapshot, generator))
+
+    def close(self) -> None:
+        """Waits for the rollout that is being collected, and closes the environments that were made here."""
+        self._ahead.close()
+        self.objects.close(self.env)
 
     def _logs_are_due(self) -> bool:
         """Whether metrics are written after this rollout. When compiling, to compute all
@@ -222,25 +234,10 @@ class TrainingSession:
     def read_episodes(self) -> list[tuple[float, float]]:
         """Returns and lengths of the episodes that ended since the last call."""
         self._fetch_episodes()
-        finished, self.interval = self.interval, []
-        return finished
+        return self.episodes.read()
 
     def _fetch_episodes(self) -> None:
-        """Reads the episodes of all rollouts since the last time, in one transfer from the device."""
-        if not self.unread:
-            return
-        ends = torch.cat([episodes.ends for episodes in self.unread])
-        returns = torch.cat([episodes.returns for episodes in self.unread])
-        lengths = torch.cat([episodes.lengths for episodes in self.unread])
-        numbers = torch.stack([returns[ends], lengths[ends]], dim=1)
-        finished: list[tuple[float, float]] = [(row[0], row[1]) for row in numbers.tolist()]
-        if self.world.size > 1:
-            finished = ranks.episodes_of_all(self.world, ends, finished)
-        self.unread = []
-        self.recent.extend(finished)
-        self.first_returns += [numbers[0] for numbers in finished[: RECENT_EPISODES - len(self.first_returns)]]
-        self.interval.extend(finished)
-        self.counters.episodes += len(finished)
+        self.counters.episodes += self.episodes.fetch()
 
     def read_metrics(self) -> Metrics:
         """Episodes since the last call, and the logs of the last update, means over the processes. Collective."""
@@ -249,9 +246,9 @@ class TrainingSession:
             "learning_rate": learning_rate(self.config, self.counters.steps),
             "interval_episodes": len(finished),
         }
-        if self.recent:
-            metrics["return"] = sum(numbers[0] for numbers in self.recent) / len(self.recent)
-            metrics["length"] = sum(numbers[1] for numbers in self.recent) / len(self.recent)
+        if recent := self.episodes.recent:
+            metrics["return"] = sum(numbers[0] for numbers in recent) / len(recent)
+            metrics["length"] = sum(numbers[1] for numbers in recent) / len(recent)
         if finished:
             metrics["interval_return"] = sum(numbers[0] for numbers in finished) / len(finished)
         if not self.logs:
@@ -283,9 +280,6 @@ class TrainingSession:
         state: dict[str, Any] = {
             "learning": pack(Learning(self.learner_state, self.value_state)),
             "counters": dataclasses.asdict(self.counters),
-            "recent": [list(numbers) for numbers in self.recent],
-            "interval": [list(numbers) for numbers in self.interval],
-            "first_returns": list(self.first_returns),
             "device": self.device.type,
             "outputs": self._outputs(),
         }
@@ -297,7 +291,7 @@ class TrainingSession:
         parts, stored = self.world.gather(own), None
         if self.config.checkpoint_replay:
             stored = ranks.join_replay(self.world, self.replay.state_dict(), self.share.num_envs)
-        return None if parts is None else state | ranks.joined(parts) | {"replay": stored}
+        return None if parts is None else state | self.episodes.state_dict() | ranks.joined(parts) | {"replay": stored}
 
     def _outputs(self) -> dict[str, dict[str, int]]:
         return {"flat": dict(self.agent.outputs.flat), "per_action": dict(self.agent.outputs.per_action)}
@@ -316,9 +310,7 @@ class TrainingSession:
         self.counters = unpack_counters(state, self.counters)
         steps = self.counters.rollouts * self.config.steps_per_rollout
         check_range("counters/steps", [self.counters.steps], steps, steps)
-        recent, self.interval = (number_pairs(state, name) for name in ("recent", "interval"))
-        self.recent = deque(recent, maxlen=RECENT_EPISODES)
-        self.first_returns = number_list(state, "first_returns")
+        self.episodes.load_state_dict(state)
         if state["replay"] is not None:
             self.replay.load_state_dict(ranks.share_of_replay(state["replay"], self.config, self.world))
         seed = ranks.seed_of(self.config, self.world.rank, self.counters.rollouts)

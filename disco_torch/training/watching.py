@@ -11,10 +11,11 @@ from disco_torch.envs import EnvironmentFailure
 from disco_torch.runs import RunLoop
 from disco_torch.runs.checkpoint import best_path, load_checkpoint, save_best, typed
 from disco_torch.training.defaults import DEFAULT_RULE
+from disco_torch.training.episodes import RECENT_EPISODES
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.periodic_evaluation import EvaluationPoint, PeriodicEvaluation
 from disco_torch.training.ranks import failing_together
-from disco_torch.training.session import RECENT_EPISODES, TrainingSession
+from disco_torch.training.session import TrainingSession
 
 ADVICE = "docs/not_learning.md"
 LEAST_UPDATES = 100
@@ -120,7 +121,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
             return None
 
     def _check_recent_returns(self) -> None:
-        recent = self.session.recent
+        recent = self.session.episodes.recent
         if len(recent) == RECENT_EPISODES:
             mean = sum(numbers[0] for numbers in recent) / RECENT_EPISODES
             self._check_target(mean, f"the last {RECENT_EPISODES} episodes")
@@ -146,9 +147,9 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         """One line that says what speaks against learning and where to read on."""
         session = self.session
         separate = session.counters.episodes >= 2 * EPISODES
-        last = [numbers[0] for numbers in session.recent] if separate else []
+        last = [numbers[0] for numbers in session.episodes.recent] if separate else []
         entropy = self.metrics.get("entropy") if session.counters.updates >= LEAST_UPDATES else None
-        problem = learning_problem(session.first_returns, last, entropy, session.env.num_actions)
+        problem = learning_problem(session.episodes.first_returns, last, entropy, session.env.num_actions)
         if problem is None:
             return None
         default = "" if self.folder.config.rule == DEFAULT_RULE else f"`--rule {DEFAULT_RULE}` is the one to try, and "

@@ -66,6 +66,18 @@ def test_the_oldest_are_overwritten_first() -> None:
     assert stored(replay) == [6, 7, 8, 9, 10]
 
 
+def test_the_newest_are_counted_without_newer_ones() -> None:
+    replay = ring(5)
+    replay.add(numbered(0, 4))
+
+    def fresh(number: int, newer: int) -> list[float]:
+        return replay.sample(number, None, number, newer).rewards[0].tolist()
+
+    newest_first = numbered(0, 4).rewards[0].flip(0).tolist()
+    assert fresh(2, 0) == newest_first[:2] and fresh(2, 2) == newest_first[2:] and fresh(1, 1) == newest_first[1:2]
+    assert fresh(3, 2) == [*newest_first[2:], newest_first[0]], "of those that there are, again from the newest on"
+
+
 def test_bytes_stay_bytes_and_dictionaries_dictionaries() -> None:
     example = {"image": torch.zeros(2, 3, dtype=torch.uint8), "speed": torch.zeros(1)}
     replay = Replay(4, ROWS, example, A)

@@ -88,6 +88,14 @@ def test_without_stages_it_is_the_function_itself_without_a_graph() -> None:
     assert not Recorded(fn, TRACED)(x).requires_grad
 
 
+def test_what_must_end_before_a_recording_is_waited_for() -> None:
+    waits: list[int] = []
+    traced = Recorded(torch.neg, TRACED, before_recording=lambda: waits.append(len(waits)))
+    for shape in (2, 2, 3, 2):
+        traced(draw(shape))
+    assert waits == [0, 1], "once for each combination of shapes"
+
+
 @pytest.mark.parametrize("other", [draw(4), draw(3).float(), draw(3, 1)], ids=["size", "dtype", "rank"])
 def test_another_kind_of_tensor_is_recorded_anew(other: Tensor) -> None:
     fn = Counted(lambda x: x.sum() + x.shape[0])

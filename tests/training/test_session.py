@@ -51,10 +51,19 @@ def test_a_batch_may_be_larger_than_the_replay(tmp_path: Path) -> None:
 def test_fresh_trajectories_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     session, asked = session_of(tmp_path, replayed_share=0.5), []
     sample = session.replay.sample
-    monkeypatch.setattr(session.replay, "sample", lambda *args: asked.append((args[0], args[2])) or sample(*args))
+    monkeypatch.setattr(session.replay, "sample", lambda *args: asked.append((args[0], *args[2:])) or sample(*args))
     session.advance()
     session.advance()
-    assert asked == [(4, 2)]
+    assert asked == [(4, 2, 0)]
+
+
+def test_updates_of_a_rollout_have_new_trajectories_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {"num_envs": 4, "batch_size": 2, "replayed_share": 0.5, "updates_per_rollout": 5, "steps": 240}
+    session, asked = session_of(tmp_path, **few), []
+    sample = session.replay.sample
+    monkeypatch.setattr(session.replay, "sample", lambda *args: asked.append(args[2:]) or sample(*args))
+    session.advance()
+    assert asked == [(1, 0), (1, 1), (1, 2), (1, 3), (1, 0)]
 
 
 def test_the_schedule_reaches_the_optimiser(tmp_path: Path) -> None:
@@ -74,7 +83,7 @@ def test_episodes_are_counted_when_they_are_read(tmp_path: Path) -> None:
     finished = session.read_episodes()  # 2 copies, 12 steps each, 3 an episode
     assert len(finished) == session.counters.episodes == 8
     assert all(abs(episode[0]) == 1.0 and episode[1] == 3.0 for episode in finished)
-    assert session.read_episodes() == [] and len(session.recent) == 8
+    assert session.read_episodes() == [] and len(session.episodes.recent) == 8
 
 
 def test_recent_episodes_are_the_last_hundred(tmp_path: Path) -> None:
@@ -82,7 +91,7 @@ def test_recent_episodes_are_the_last_hundred(tmp_path: Path) -> None:
     for _ in range(30):
         session.advance()
     finished = session.read_episodes()
-    assert len(finished) == 120 and list(session.recent) == finished[-100:]
+    assert len(finished) == 120 and list(session.episodes.recent) == finished[-100:]
 
 
 def test_a_checkpoint_takes_no_episodes_from_the_next_line_of_metrics(tmp_path: Path) -> None:
