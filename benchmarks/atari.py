@@ -4,8 +4,8 @@
     python benchmarks/atari.py loop --device cuda --presets atari-small --num-envs 10 30 --speeds captured
     python benchmarks/atari.py collect --device cuda           acting alone
 
-The rule has Disco103's sizes and random weights. `update` also counts floating-point operations. A piece of `loop` is ten rollouts
-with their updates; `--no-overlap` collects and learns one after the other.
+The rule has Disco103's sizes and random weights. `update` also counts floating-point operations. A piece of `loop` is ten
+rollouts with their updates; `--no-overlap` collects and learns one after the other.
 """
 
 from __future__ import annotations
@@ -100,9 +100,8 @@ def main() -> None:
     options.add_argument("--bfloat16", action="store_true", help="compute the agent's matmuls in bfloat16, on a GPU")
     options.add_argument("--num-envs", type=int, nargs="+", default=[], help="games; with an update for each ten")
     options.add_argument("--no-overlap", action="store_true")
-    options.add_argument("--no-plain", action="store_true", help="leave out the plain path")
     args = options.parse_args()
-    speeds = begin(args)[args.no_plain :]
+    speeds = begin(args)
     table = Table(args.what, 40, "" if args.what == "update" else "steps/s")
     for preset in args.presets:
         config = config_of(preset, args.bfloat16)

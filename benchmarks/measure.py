@@ -111,6 +111,7 @@ def parser(description: str | None, repeats: int = 9) -> argparse.ArgumentParser
     options.add_argument(
         "--speeds", nargs="+", default=[], help="execution modes to compare: plain, traced, captured, compiled"
     )
+    options.add_argument("--no-plain", action="store_true", help="leave out the plain path")
     options.add_argument("--without", nargs="+", default=[], choices=tuple(PASSES), help="graph passes to leave out")
     return options
 
@@ -121,7 +122,7 @@ def add_peer(options: argparse.ArgumentParser) -> None:
 
 
 def begin(args: argparse.Namespace) -> list[str]:
-    """Prints where this runs, and returns the speeds to compare, the plain path first.
+    """Prints where this runs, and returns the speeds to compare, the plain path first unless it is left out.
 
     Sets for this process and all workers that a stage that fails raises, and which passes are left out.
     """
@@ -134,7 +135,7 @@ def begin(args: argparse.Namespace) -> list[str]:
     without = f", without {', '.join(args.without)}" if args.without else ""
     print(f"{where}, {torch.get_num_threads()} threads, PyTorch {torch.__version__}, {date.today()}{without}", flush=True)
     chosen = args.speeds or (["captured", "compiled"] if gpu else ["traced"])
-    return ["plain", *(name for name in chosen if name != "plain")]
+    return ["plain"] * (not args.no_plain) + [name for name in chosen if name != "plain"]
 
 
 def run(main: Callable[[], None]) -> None:
