@@ -8,7 +8,18 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from disco_torch.kernels import convolve
 from disco_torch.layers import Conv2d
+
+
+class Convolution(Conv2d):
+    """A 3x3 convolution that keeps the sides, [N, C, H, W] -> [N, K, H, W]."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return convolve(self, x)
 
 
 class BoardNetwork(nn.Sequential):
@@ -26,7 +37,7 @@ class BoardNetwork(nn.Sequential):
         before, height, width = planes
         layers: list[nn.Module] = []
         for after in channels or self.own_channels:
-            layers += [Conv2d(before, after, 3, padding=1), nn.ReLU()]
+            layers += [Convolution(before, after), nn.ReLU()]
             before = after
         super().__init__(*layers, nn.Flatten())
         self.out_features = before * height * width
@@ -42,8 +53,8 @@ class ResidualBlock(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.first = Conv2d(channels, channels, 3, padding=1)
-        self.second = Conv2d(channels, channels, 3, padding=1)
+        self.first = Convolution(channels, channels)
+        self.second = Convolution(channels, channels)
 
     def forward(self, x: Tensor) -> Tensor:
         change: Tensor = self.second(torch.relu(self.first(torch.relu(x))))
@@ -68,7 +79,7 @@ class ImpalaNetwork(nn.Sequential):
         before, height, width = planes
         layers: list[nn.Module] = []
         for after in channels or self.own_channels:
-            layers += [Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, stride=2, padding=1)]
+            layers += [Convolution(before, after), nn.MaxPool2d(3, stride=2, padding=1)]
             layers += [ResidualBlock(after), ResidualBlock(after)]
             before, height, width = after, (height + 1) // 2, (width + 1) // 2
         super().__init__(*layers, nn.ReLU(), nn.Flatten())

@@ -164,6 +164,15 @@ def next_actor(actor: ActorState, env_state: Any, step: EnvStep, memory: Any) ->
     return after, Episodes(step.episode_ends, returns, lengths)
 
 
+@tree_dataclass
+class Choice:
+    """Actions [B], the logits [B, A] that they were drawn from, and the memory after them, None for an agent without one."""
+
+    actions: Tensor
+    logits: Tensor
+    memory: Any = None
+
+
 class Collector:
     """`collect` for one agent and one environment, which may be recorded where the environment is a function of tensors.
 
@@ -225,10 +234,10 @@ class Collector:
         memory: Any,
         uniforms: Tensor,
         snapshot: InputSnapshot | None,
-    ) -> tuple[Tensor, Tensor, Any]:
+    ) -> Choice:
         """`Agent.act` as a pure function of uniform numbers, [B, A]."""
         logits, memory = self._seeing(snapshot).policy(params, observations, is_first, memory)
-        return actions_from(logits, uniforms), logits, memory
+        return Choice(actions_from(logits, uniforms), logits, memory)
 
     def step(
         self, actor: ActorState, params: Params, uniforms: Tensor, snapshot: InputSnapshot | None = None
@@ -238,10 +247,9 @@ class Collector:
         assert isinstance(env, PureEnvironment)
         own, others = uniforms.tensor_split([env.num_envs * env.num_actions])
         chosen = self.choose(params, seen.observations, seen.is_first, actor.memory, own.view(env.num_envs, -1), snapshot)
-        actions, logits, memory = chosen
-        moved = env.step_with(actor.env_state, actions, others.view(env.num_envs, -1))
-        after, episodes = next_actor(actor, *moved, memory)
-        return after, (rollout_row(seen, actions, logits, self.executed), episodes)
+        moved = env.step_with(actor.env_state, chosen.actions, others.view(env.num_envs, -1))
+        after, episodes = next_actor(actor, *moved, chosen.memory)
+        return after, (rollout_row(seen, chosen.actions, chosen.logits, self.executed), episodes)
 
     def _act_rows(
         self, actor: ActorState, params: Params, uniforms: Tensor, snapshot: InputSnapshot | None
@@ -273,4 +281,5 @@ class HostActing:
         """See `Agent.act`."""
         env = self.collector.env
         uniforms = torch.rand(env.num_envs, env.num_actions, generator=generator, device=env.device)
-        return self.collector._choose(params, observations, should_reset, state, uniforms, self.snapshot)
+        chosen = self.collector._choose(params, observations, should_reset, state, uniforms, self.snapshot)
+        return chosen.actions, chosen.logits, chosen.memory

@@ -3,6 +3,7 @@
 from disco_torch.kernels.action_hiddens import action_hiddens
 from disco_torch.kernels.capturing import SideStream, prefetched
 from disco_torch.kernels.collectives import ProcessLost, lost_processes_named, sum_across_processes
+from disco_torch.kernels.convolution import convolve
 from disco_torch.kernels.lstm import reversed_hiddens
 from disco_torch.kernels.memory import keep_freed_memory
 from disco_torch.kernels.private import is_wrapped
@@ -16,6 +17,7 @@ __all__ = [
     "SideStream",
     "Speed",
     "action_hiddens",
+    "convolve",
     "is_by_parameter",
     "is_wrapped",
     "keep_freed_memory",

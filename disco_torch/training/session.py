@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import warnings
 from dataclasses import dataclass
@@ -138,9 +139,11 @@ class TrainingSession:
             self.generator.manual_seed(ranks.seed_of(config, world.rank))
         self.actor: ActorState = init_actor(self.agent, self.env, self.generator)
         executed = config.first_steps or config.inputs.rewards == "normalized"
-        self._collect = Collector(self.agent, self.env, self.speed, self.normalizer, executed)
-        parts = self.learner, self.value_function, self.normalizer
         self._overlaps = config.overlap and not isinstance(self.env, PureEnvironment)
+        # Two threads must not call one module, whose parameters `functional_call` swaps.
+        acting = copy.deepcopy(self.agent) if self._overlaps else self.agent
+        self._collect = Collector(acting, self.env, self.speed, self.normalizer, executed)
+        parts = self.learner, self.value_function, self.normalizer
         self._ahead = CollectedAhead(self.device)
         self._recorded_update = RecordedUpdate(
             *parts, self._update_speed(), world.mean_across_processes, before_recording=self._ahead.wait

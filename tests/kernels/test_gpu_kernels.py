@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
+from disco_torch.agents.convolutions import Convolution
 from disco_torch.kernels import Recorded, SideStream, Speed, gpu, lstm_gpu, prefetched, reversed_hiddens, softmax_mean
 from disco_torch.layers import LSTM, lstm_gates
 
@@ -196,3 +197,41 @@ def test_a_carried_window_moves_on() -> None:
         plain, want = step(plain, draw(3, seed=seed))
         window, got = recorded(window, draw(3, seed=seed))
         torch.testing.assert_close((list(window), got), (plain, want), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("N", "C", "K", "H", "W"),
+    [(7, 4, 16, 84, 84), (5, 16, 32, 42, 21), (3, 20, 5, 3, 3), (2, 4, 130, 10, 10), (40, 8, 64, 5, 7)],
+)
+def test_convolutions_of_few_channels(N: int, C: int, K: int, H: int, W: int, layout: torch.memory_format) -> None:
+    layer = Convolution(C, K).cuda()
+    layer.bias.data = draw(K, seed=1)
+    x = draw(N, C, H, W, seed=2).contiguous(memory_format=layout).requires_grad_()
+    u = draw(N, K, H, W, seed=3)
+    fast = layer(x)
+    assert "SmallConvolution" in fast.grad_fn.next_functions[0][0].name(), "else the library's kernel is tested with itself"
+    wanted = x.detach().double().requires_grad_()
+    params = [layer.weight.detach().double().requires_grad_(), layer.bias.detach().double().requires_grad_()]
+    plain = torch.nn.functional.conv2d(wanted, *params, padding=1)
+    torch.testing.assert_close(fast.double(), plain, rtol=1e-5, atol=1e-5)
+    with torch.backends.cudnn.flags(allow_tf32=False):  # of many outputs the gradient of the input is the library's
+        got = torch.autograd.grad((fast * u).sum(), (x, layer.weight, layer.bias))
+    want = torch.autograd.grad((plain * u.double()).sum(), (wanted, *params))
+    for ours, theirs in zip(got, want, strict=True):
+        assert (ours.double() - theirs).norm() <= 1e-5 * theirs.norm()
+
+
+def test_convolutions_in_bfloat16_and_in_a_graph() -> None:
+    layer, x = Convolution(16, 16).cuda(), draw(64, 16, 42, 42)
+
+    def gradients(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        with torch.enable_grad(), torch.autocast("cuda", torch.bfloat16, cache_enabled=False):
+            return torch.autograd.grad(layer(x).float().square().sum(), list(layer.parameters()))
+
+    with torch.enable_grad():
+        plain = torch.nn.functional.conv2d(x, layer.weight, layer.bias, padding=1)
+        want = torch.autograd.grad(plain.square().sum(), list(layer.parameters()))
+    for speed in (Speed(), Speed(trace=True, capture=True), Speed(trace=True, compile=True, capture=True)):
+        for ours, theirs in zip(Recorded(gradients, speed)(x), want, strict=True):
+            assert (ours - theirs).norm() <= 1e-2 * theirs.norm(), speed

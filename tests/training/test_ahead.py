@@ -94,6 +94,15 @@ def test_steps_are_taken_while_the_agent_learns(tmp_path: Path, monkeypatch: pyt
     assert waited == [True]
 
 
+def test_the_two_threads_do_not_share_a_module(tmp_path: Path) -> None:
+    """`functional_call` puts other parameters into a module while it computes, which the other thread would use."""
+    session = session_of(tmp_path)
+    modules = [set(map(id, agent.modules())) for agent in (session.agent, session._collect.agent)]
+    assert not modules[0] & modules[1]
+    alone = session_of(tmp_path, overlap=False)
+    assert alone._collect.agent is alone.agent
+
+
 def test_a_run_is_the_same_again(tmp_path: Path) -> None:
     runs = [train(small_config(tmp_path, env_args={}, overlap=True, name=name), env=Walk, view=False) for name in "ab"]
     a, b = (metrics_of(run.folder) for run in runs)
