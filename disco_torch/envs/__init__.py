@@ -36,6 +36,7 @@ from disco_torch.envs.registered import (
     qualified_name,
     register_env,
 )
+from disco_torch.envs.slippery import Slippery
 from disco_torch.envs.sokoban import Sokoban
 from disco_torch.envs.sokoban_files import read_levels, write_levels
 from disco_torch.envs.sokoban_generator import generate_levels
@@ -82,6 +83,7 @@ __all__ = [
     "ObservationKind",
     "PureEnvironment",
     "Recall",
+    "Slippery",
     "Sokoban",
     "SpaceConfig",
     "Split",

@@ -21,6 +21,7 @@ from disco_torch.envs.levels import LevelEnvironment
 from disco_torch.envs.maze import Maze
 from disco_torch.envs.pure import PureEnvironment
 from disco_torch.envs.recall import Recall
+from disco_torch.envs.slippery import Slippery
 from disco_torch.envs.swing import Swing
 from disco_torch.envs.variation import Varied
 
@@ -28,7 +29,7 @@ FAMILIES: dict[str, type[LevelEnvironment]] = {
     family.name: family
     for family in (
         *(CatchVariants, GridWorld, Chain, Bricks, Crossing, Gatherer, Invaders),
-        *(Swing, Bandit, Maze, Doors, Lander, Recall),
+        *(Swing, Bandit, Maze, Doors, Lander, Slippery, Recall),
     )
 }
 """What `make_env` finds by name; families of your own may be added."""

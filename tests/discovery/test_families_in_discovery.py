@@ -19,6 +19,7 @@ HABITATS = (
     HabitatConfig("maze", {"rooms": 3, "view": "coordinates"}),
     HabitatConfig("doors", {"size": 5}),
     HabitatConfig("lander"),
+    HabitatConfig("slippery", {"positions": 12}),
     HabitatConfig("chain", {"length": 4}),
     HabitatConfig("recall", {"delay": 9}),
 )
@@ -27,7 +28,7 @@ HABITATS = (
 def test_a_population_in_all_of_them_carries_the_cuts() -> None:
     habitats = make_group(tiny_config(*HABITATS)).habitats
     assert habitats.truncates and habitats.num_actions == 9
-    assert habitats.of_unknown_scale(habitats.habitats).tolist() == [1, 0, 1, 0, 1, 0, 0]
+    assert habitats.of_unknown_scale(habitats.habitats).tolist() == [1, 0, 1, 0, 1, 0, 0, 0]
 
 
 def test_every_life_draws_its_own_variation() -> None:

@@ -21,7 +21,7 @@ from disco_torch.envs.levels import draw_integers, draw_planes, select_envs
 
 families = pytest.mark.parametrize("name", sorted(FAMILIES))
 splits = pytest.mark.parametrize("split", ["train", "held-out"])
-LONG = {"doors", "lander", "maze", "swing"}
+LONG = {"doors", "lander", "maze", "slippery", "swing"}
 """Families of long episodes, whose success may be rare."""
 ONE_STEP = {"bandit"}
 
