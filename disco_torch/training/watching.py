@@ -33,6 +33,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         """Steps and mean return of the best evaluation so far."""
         self.warnings: list[str] = []
         """What speaks against learning, at the end of the run."""
+        self._said: str | None = None
         self._is_checked = "learning_is_checked" in self.content and typed(self.content, "learning_is_checked", bool)
         self._first_updates = session.counters.updates
         if not config.eval_every:
@@ -139,9 +140,14 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         if self._is_checked or 5 * counters.steps < self.folder.config.steps:
             return
         problem = self._learning_problem()
-        if problem is not None and self.world.is_first:
-            self.live.print(problem)
+        self._say(problem)
         self._is_checked = problem is not None or counters.episodes >= 2 * EPISODES
+
+    def _say(self, problem: str | None) -> None:
+        """Prints what speaks against learning; in a short run the end comes with the first look, and once is enough."""
+        if problem not in (None, self._said) and self.world.is_first:
+            self.live.print(problem)
+        self._said = problem
 
     def _learning_problem(self) -> str | None:
         """One line that says what speaks against learning and where to read on."""
@@ -160,8 +166,7 @@ class WatchedLoop(RunLoop[RunFolder, TrainingSession]):
         config, counters = self.folder.config, self.session.counters
         problem = self._learning_problem() if 5 * counters.steps >= config.steps else None
         self.warnings = [] if problem is None else [problem]
-        for line in self.warnings:
-            self.live.print(line)
+        self._say(problem)
         return {"best": self.best, "warnings": self.warnings} if self.best is not None else {"warnings": self.warnings}
 
     def more_content(self) -> dict[str, Any]:

@@ -378,6 +378,12 @@ def test_a_run_that_cannot_learn_says_so_once_and_at_the_end(tmp_path: Path, cap
     assert result.warnings == summary_of(result.folder)["warnings"] == [said[1]]
 
 
+def test_a_run_that_ends_with_the_first_look_says_so_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = learning_config(tmp_path, optimizer=AdamConfig(learning_rate=0.0), steps=16 * 6 * 60, log_every=60)
+    result = train(config, view=False)
+    assert capsys.readouterr().out.count("Not learning?") == len(result.warnings) == 1
+
+
 def test_a_run_that_learns_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(learning_config(tmp_path), view=False)
     assert result.final_return > 0.5  # or the test says nothing
