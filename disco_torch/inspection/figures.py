@@ -23,6 +23,8 @@ SHOWN_TRAJECTORIES = 16
 """Number of single trajectories in the figure of horizons."""
 COLORS = dict(zip(("policy", "y", "z", "value"), LINES, strict=False))
 """Colours of targets and of what they are targets for, in all figures."""
+LEAST_RANGE = 0.02
+"""Least range of an axis of confidences, in nats: what changes less is drawn as next to constant."""
 LEAST_R2 = -0.25
 """R^2 below which a probe is drawn at the edge."""
 
@@ -56,6 +58,10 @@ def _draw_trace(trace: Trace, axes: list[Any]) -> None:
     if trace.y_confidence is not None:
         middle[0].plot(steps, trace.y_confidence.cpu().numpy(), color=COLORS["y"])
         middle[0].set_ylabel("conf. y")
+    for each in (policy, *middle):
+        low, high = each.get_ylim()
+        room = max(0.0, LEAST_RANGE - (high - low)) / 2
+        each.set_ylim(low - room, high + room)
     _draw_push(last, trace)
     last.set(ylabel="push", xlabel="step")
     first.set_ylabel("reward")
@@ -87,12 +93,14 @@ def _mark_ends(axes: Any, trace: Trace) -> None:
     for step in trace.ends.nonzero()[:, 0].tolist():
         axes.axvline(step + 0.5, color=INK, linestyle=":", linewidth=0.7, alpha=0.6)
     axes.set_xlim(-0.5, len(trace.actions) - 0.5)
-    axes.yaxis.set_label_coords(-0.155, 0.5)
+    axes.yaxis.set_label_coords(-0.15, 0.5)
 
 
 def _counterfactuals(found: Inspection) -> Figure:
     readings = {name: [each.exchange, *each.counterfactuals] for name, each in found.findings.items()}
-    return Figure("counterfactuals", [_heat_panel(name, own) for name, own in readings.items()])
+    asked = {reading.name for own in readings.values() for reading in own if reading.moved}  # of any rule on the page
+    shown = {name: [reading for reading in own if reading.name in asked] for name, own in readings.items()}
+    return Figure("counterfactuals", [_heat_panel(name, own) for name, own in shown.items()])
 
 
 def _sensitivities(found: Inspection) -> Figure:

@@ -30,6 +30,11 @@ class Reach:
     mean: Tensor
     horizon: float
 
+    @property
+    def largest(self) -> float:
+        """The largest mean move; a horizon of next to nothing says nothing."""
+        return float(self.mean.nan_to_num().max())
+
 
 def measure_reach(case: RuleCase, seed: int = 0) -> list[Reach]:
     """The reach of every target for every quantity that a case has.

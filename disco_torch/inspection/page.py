@@ -106,13 +106,14 @@ def _horizon_table(findings: dict[str, RuleFindings]) -> str:
         for quantity in dict.fromkeys(reach.quantity for reach in each.reach):
             own = {reach.target: reach for reach in each.reach if reach.quantity == quantity}
             rows.append([name, quantity, *(_horizon_cell(own.get(target)) for target in targets)])
-    return html_table(["effective horizon in steps (largest change)", "changed", *targets], rows)
+    said = html_paragraph("Effective horizon in steps, and in brackets the largest change, by what was changed and target:")
+    return said + html_table(["rule", "changed", *targets], rows)
 
 
 def _horizon_cell(reach: Reach | None) -> str:
     if reach is None or math.isnan(reach.horizon):
         return NOTHING
-    return f"{reach.horizon:.1f} ({in_digits(float(reach.mean.nan_to_num().max()))})"
+    return f"{reach.horizon:.1f} ({in_digits(reach.largest)})"
 
 
 def _words_table(findings: dict[str, RuleFindings]) -> str:

@@ -6,6 +6,7 @@ import math
 
 from disco_torch.inspection.findings import Inspection
 from disco_torch.inspection.probes import Probe
+from disco_torch.pages import in_digits
 
 
 def summarize_in_words(found: Inspection) -> list[str]:
@@ -21,17 +22,26 @@ def _reads(found: Inspection) -> str:
     for target in [name for name in scale if name != "value"]:
         readings = [reading for reading in own.counterfactuals if target in reading.moved]
         largest = sorted(readings, key=lambda reading: -reading.moved[target].mean)[:2]
-        named = " and ".join(f"{reading.name} ({reading.moved[target].mean:.2f})" for reading in largest)
-        parts.append(f"{target} by {named}, where two trajectories differ by {scale[target].mean:.2f}")
-    return f"What moves the targets most: {'; '.join(parts)}." if parts else ""
+        named = " and ".join(f'"{reading.name}" ({in_digits(reading.moved[target].mean)})' for reading in largest)
+        known = f"; between two trajectories it differs by {in_digits(scale[target].mean)}"
+        parts.append(f"The target of {_the(target)} is moved most by {named}{known}." if named else "")
+    return " ".join(part for part in parts if part)
+
+
+def _the(target: str) -> str:
+    return "the policy" if target == "policy" else target
 
 
 def _looks(found: Inspection) -> str:
     reaches = [reach for reach in found.findings[found.rule].reach if not math.isnan(reach.horizon)]
     wanted = [("reward", "policy"), ("value", "policy"), ("y", "y"), ("z", "z")]
     known = {(reach.quantity, reach.target): reach for reach in reaches}
-    parts = [f"{a} on the target of {b} {known[a, b].horizon:.1f}" for a, b in wanted if (a, b) in known]
-    return f"Effective horizons in steps: {', '.join(parts)}." if parts else ""
+    parts = [
+        f"from {a} to the target of {_the(b)} {known[a, b].horizon:.1f} ({in_digits(known[a, b].largest)})"
+        for a, b in wanted
+        if (a, b) in known
+    ]
+    return f"Effective horizons in steps, and the largest change: {', '.join(parts)}." if parts else ""
 
 
 def _tells(found: Inspection) -> str:

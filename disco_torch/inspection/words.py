@@ -119,7 +119,7 @@ def _value_terms(case: RuleCase, policy: Tensor, taken: Tensor) -> dict[str, Ten
     surrogate = ratio_adv.unsqueeze(-1) * taken
     beyond = torch.where(outs.adv > 0.0, weights > 1.0 + CLIP_RANGE, weights < 1.0 - CLIP_RANGE)
     terms["surrogate: pi/mu A (e_a - pi)"] = surrogate
-    terms["clipped surrogate: the same, unless PPO's clip holds"] = torch.where(beyond.unsqueeze(-1), 0.0, surrogate)
+    terms["clipped surrogate: as in PPO"] = torch.where(beyond.unsqueeze(-1), 0.0, surrogate)
     return terms
 
 

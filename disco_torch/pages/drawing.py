@@ -116,14 +116,17 @@ def _draw_panel(part: Any, panel: Panel, height: float) -> None:
     # In inches, so that a panel looks the same in a page and, beside a higher one, in a PNG.
     foot = 0.45 if axes[-1].get_xlabel() else 0.25
     bottom, top = height - panel.height + foot, height - 0.28
-    left, right = SIDES if panel.fixed_sides else (_label_width(axes), 0.97)
+    left, right = SIDES
     part.subplots_adjust(left=left, right=right, bottom=bottom / height, top=top / height, hspace=0.28)
+    if not panel.fixed_sides:
+        part.subplots_adjust(left=_label_width(axes, part.get_dpi()), right=0.97)
 
 
-def _label_width(axes: Sequence[Any]) -> float:
-    """Share of a panel's width for the labels on its left, from the longest of them."""
-    longest = max((len(text.get_text()) for each in axes for text in each.get_yticklabels()), default=4)
-    return min(0.5, 0.125 + 0.0145 * max(0, longest - 6))
+def _label_width(axes: Sequence[Any], dpi: float) -> float:
+    """Share of a panel's width for what stands on the left of its axes, as wide as it is drawn, up to a half."""
+    boxes = [(each.get_window_extent(), each.yaxis.get_tightbbox()) for each in axes]
+    widest = max((inside.x0 - labels.x0 for inside, labels in boxes if labels is not None), default=0.0)
+    return min(0.52, max(0.125, 0.02 + widest / dpi / WIDTH))
 
 
 def add_legend(axes: Any, columns: int = 4) -> None:

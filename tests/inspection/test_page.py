@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import json
 import re
 from html.parser import HTMLParser
@@ -30,7 +31,8 @@ from disco_torch.inspection import (
 from disco_torch.inspection.captions import CAPTIONS
 from disco_torch.inspection.figures import make_figures
 from disco_torch.inspection.findings import to_plain
-from disco_torch.pages import NOTHING, in_digits
+from disco_torch.inspection.summary import summarize_in_words
+from disco_torch.pages import NOTHING, drawing, in_digits
 from disco_torch.rules import DiscoConfig, DiscoUpdateRule
 
 SMALL: dict[str, Any] = {
@@ -137,6 +139,31 @@ def test_the_files_beside_it(made: tuple[Inspection, Path]) -> None:
     trace = json.loads(re.findall(r'id="trace">(.*?)</script>', out.read_text(), flags=re.S)[0])
     assert trace["steps"] == 48 and dict(trace["rows"])["reward"] == own["trace"]["rewards"]
     assert dict(trace["rows"])["push of CMPO"] == numbers["findings"]["CMPO"]["trace"]["push"]
+
+
+def test_nothing_in_a_figure_is_cut_off(made: tuple[Inspection, Path]) -> None:
+    """Labels of all panels, as wide as they are drawn, lie inside of them."""
+    for figure in make_figures(made[0]):
+        with drawing._drawn(figure.panels, columns=1) as whole:
+            whole.canvas.draw()
+            for part, panel in zip(whole.subfigs, figure.panels, strict=True):
+                boxes = [each.get_tightbbox() for each in part.axes]
+                assert min(box.x0 for box in boxes) >= part.bbox.x0 - 1.0, panel.title
+                assert max(box.x1 for box in boxes) <= part.bbox.x1 + 1.0, panel.title
+                assert min(box.y0 for box in boxes) >= part.bbox.y0 - 1.0, panel.title
+                assert max(box.y1 for box in boxes) <= part.bbox.y1 + 1.0, panel.title
+
+
+def test_in_short(made: tuple[Inspection, Path]) -> None:
+    """The sentences at the top of the page have the numbers of the findings."""
+    found, out = made
+    own = found.findings["tiny"]
+    largest = max(own.counterfactuals, key=lambda reading: reading.moved["y"].mean)
+    reads, looks, *_ = summarize_in_words(found)
+    assert f'The target of y is moved most by "{largest.name}" ({in_digits(largest.moved["y"].mean)}) and ' in reads
+    reach = next(each for each in own.reach if (each.quantity, each.target) == ("z", "z"))
+    assert f"from z to the target of z {reach.horizon:.1f} ({in_digits(reach.largest)})" in looks
+    assert html.escape(reads) in out.read_text()
 
 
 def test_each_figure_says_two_sentences() -> None:
