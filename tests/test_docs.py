@@ -29,7 +29,7 @@ from disco_torch import (
     init_actor,
 )
 from disco_torch.analysis import ACHIEVEMENTS
-from disco_torch.cli import main, parse
+from disco_torch.cli import imports, main, parse
 from disco_torch.discovery import PRESETS as DISCOVERIES
 from disco_torch.discovery import MetaLossWeights
 from disco_torch.envs import PACKAGES, Catch, registered
@@ -50,6 +50,18 @@ def test_the_first_lines_of_the_readme(disco103_path: Path, monkeypatch: pytest.
     assert len(code.strip().splitlines()) <= 12
     exec(code.replace("range(1000)", "range(2)"), namespace)
     assert float(namespace["logs"]["total_loss"]) > 0  # type: ignore[index]
+
+
+@pytest.mark.parametrize("page", ["README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md"))])
+def test_every_command_has_the_options_that_there_are(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that resume a run need the folder that they name."""
+    monkeypatch.setattr(imports, "import_modules", lambda names: None)  # they are the reader's own
+    text = (ROOT / page).read_text().replace("\\\n", " ")
+    code = "\n".join(re.findall(r"^(?:```\w*\n.*?^```$| {4}disco-torch .*?\n)", text, flags=re.M | re.S))
+    for line in re.findall(r"^(?: {4})?disco-torch (.*)$", code, flags=re.M):
+        command = shlex.split(line, comments=True)
+        if "--resume" not in command:
+            parse(command)
 
 
 def test_the_readme_from_training_to_acting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
