@@ -17,7 +17,7 @@ from disco_torch.inspection.lifetime import Age
 from disco_torch.inspection.probes import Approach, Probe
 from disco_torch.inspection.traces import Trace
 from disco_torch.inspection.words import InWords
-from disco_torch.pages import INK, LINES, NOTHING, Figure, Panel, add_legend, in_digits
+from disco_torch.pages import INK, LINES, NOTHING, Figure, Panel, add_legend, in_digits, widen_range
 
 SHOWN_TRAJECTORIES = 16
 """Number of single trajectories in the figure of horizons."""
@@ -59,9 +59,7 @@ def _draw_trace(trace: Trace, axes: list[Any]) -> None:
         middle[0].plot(steps, trace.y_confidence.cpu().numpy(), color=COLORS["y"])
         middle[0].set_ylabel("conf. y")
     for each in (policy, *middle):
-        low, high = each.get_ylim()
-        room = max(0.0, LEAST_RANGE - (high - low)) / 2
-        each.set_ylim(low - room, high + room)
+        widen_range(each, LEAST_RANGE)
     _draw_push(last, trace)
     last.set(ylabel="push", xlabel="step")
     first.set_ylabel("reward")

@@ -1,6 +1,6 @@
 """Pages: HTML files that need nothing else, and the figures in them."""
 
-from disco_torch.pages.drawing import INK, LINES, SIDES, Figure, Panel, add_legend, figure_png, panel_svg
+from disco_torch.pages.drawing import INK, LINES, SIDES, Figure, Panel, add_legend, figure_png, panel_svg, widen_range
 from disco_torch.pages.page import (
     NOTHING,
     check_page_path,
@@ -29,4 +29,5 @@ __all__ = [
     "in_digits",
     "panel_svg",
     "render_page",
+    "widen_range",
 ]

@@ -32,6 +32,7 @@ STYLE: dict[str, Any] = {
     "axes.grid": True,
     "grid.alpha": 0.25,
     "legend.frameon": False,
+    "axes.formatter.useoffset": False,  # an offset would stand where the title is
     "svg.fonttype": "none",
     "svg.hashsalt": "disco-torch",  # the same figure is the same text
     **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor"), INK),
@@ -127,6 +128,13 @@ def _label_width(axes: Sequence[Any], dpi: float) -> float:
     boxes = [(each.get_window_extent(), each.yaxis.get_tightbbox()) for each in axes]
     widest = max((inside.x0 - labels.x0 for inside, labels in boxes if labels is not None), default=0.0)
     return min(0.52, max(0.125, 0.02 + widest / dpi / WIDTH))
+
+
+def widen_range(axes: Any, least: float) -> None:
+    """Gives the vertical axis at least this range: what changes less is drawn as next to constant."""
+    low, high = axes.get_ylim()
+    room = max(0.0, least - (high - low)) / 2
+    axes.set_ylim(low - room, high + room)
 
 
 def add_legend(axes: Any, columns: int = 4) -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 from disco_torch.analysis import Curve
 from disco_torch.analysis.plots import draw_group
-from disco_torch.pages import LINES, Figure, Panel
+from disco_torch.pages import LINES, Figure, Panel, widen_range
 from disco_torch.reports.runs import ReportedRun
 from disco_torch.reports.scores import GroupScores
 
 Colors = Mapping[str, str]
 """Colour of each label."""
 MAX_TITLE = 44
+LEAST_RANGE = 0.01
+"""Least range of an axis, as a share of the largest number on it."""
 
 
 def colors_of(labels: Sequence[str]) -> dict[str, str]:
@@ -65,6 +67,8 @@ def _draw_curves(
         each.set_yscale("log")
         for axis_format in (each.yaxis.set_major_formatter, each.yaxis.set_minor_formatter):
             axis_format(_plain_logs())
+    else:
+        widen_range(each, LEAST_RANGE * max(map(abs, each.get_ylim())))
     each.set(xlabel=xlabel)
     each.xaxis.set_major_formatter(in_thousands())
 
@@ -91,6 +95,7 @@ def _draw_scores(groups: Sequence[GroupScores], colors: Colors, axes: list[Any])
     each.set_yticks(range(len(groups)), [cut(group.label, 26) for group in groups])
     each.set(ylim=(len(groups) - 0.5, -0.5), xlabel="final return")
     each.grid(axis="y", visible=False)
+    each.locator_params(axis="x", nbins=6)
 
 
 def discovery_figure(

@@ -18,6 +18,7 @@ from disco_torch.pages import (
     in_digits,
     panel_svg,
     render_page,
+    widen_range,
 )
 
 
@@ -41,6 +42,21 @@ def test_a_panel_refers_to_nothing_outside_and_has_the_ink_of_the_page() -> None
     svg = panel_svg(Panel("a < b", draw))
     assert svg.startswith("<svg ") and "http" not in svg and "currentColor" in svg and 'aria-label="a &lt; b"' in svg
     assert svg == panel_svg(Panel("a < b", draw))  # the same figure is the same text
+
+
+def test_what_hardly_changes_is_flat_and_has_no_offset() -> None:
+    def plot(axes: list[Any]) -> None:
+        axes[0].plot([0, 1], [1.0986, 1.0986 + 1e-6])
+
+    def draw(axes: list[Any]) -> None:
+        plot(axes)
+        widen_range(axes[0], 0.02)
+        assert axes[0].get_ylim()[1] - axes[0].get_ylim()[0] == pytest.approx(0.02)
+        widen_range(axes[0], 0.01)  # it is wide enough
+        assert axes[0].get_ylim()[1] - axes[0].get_ylim()[0] == pytest.approx(0.02)
+
+    assert ">1.1000<" in panel_svg(Panel("entropy", draw))
+    assert ">1.0986004<" in (svg := panel_svg(Panel("entropy", plot))) and "+1.0986" not in svg
 
 
 def test_numbers_and_files() -> None:
