@@ -21,6 +21,8 @@ WIDTH = 4.4
 SIDES = (0.16, 0.975)
 """Where the axes of a panel with `fixed_sides` begin and end, in shares of its width."""
 COLUMNS = 2
+SVG_DPI = 72
+"""Dots per inch of Matplotlib's SVG files."""
 PNG_COLORS = 64
 """Number of colours of a PNG, which makes it a third as large."""
 STYLE: dict[str, Any] = {
@@ -69,7 +71,7 @@ class Figure:
 
 def panel_svg(panel: Panel) -> str:
     """The panel as an SVG element for a page: nothing in it refers to anything outside, and its ink is the page's."""
-    with _drawn([panel], columns=1) as figure:
+    with _drawn([panel], columns=1, dpi=SVG_DPI) as figure:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
@@ -84,7 +86,7 @@ def figure_png(figure: Figure, dpi: int = 90) -> bytes:
     """All panels of a figure side by side in two columns, as a PNG."""
     from PIL import Image
 
-    with _drawn(figure.panels, min(COLUMNS, len(figure.panels))) as drawn:
+    with _drawn(figure.panels, min(COLUMNS, len(figure.panels)), dpi) as drawn:
         buffer = io.BytesIO()
         drawn.savefig(buffer, format="png", dpi=dpi, facecolor="white")
     smaller = io.BytesIO()
@@ -93,13 +95,13 @@ def figure_png(figure: Figure, dpi: int = 90) -> bytes:
 
 
 @contextmanager
-def _drawn(panels: Sequence[Panel], columns: int) -> Iterator[Any]:
-    """A figure of Matplotlib with the panels in it, in rows of `columns`."""
+def _drawn(panels: Sequence[Panel], columns: int, dpi: int) -> Iterator[Any]:
+    """A figure of Matplotlib with the panels in it, in rows of `columns`, with letters as wide as it is saved with."""
     plt = pyplot()
     lines = [panels[i : i + columns] for i in range(0, len(panels), columns)]
     heights = [max(panel.height for panel in line) for line in lines]
     with plt.rc_context(STYLE):
-        whole = plt.figure(figsize=(WIDTH * columns, sum(heights)))
+        whole = plt.figure(figsize=(WIDTH * columns, sum(heights)), dpi=dpi)
         try:
             grid = whole.add_gridspec(len(lines), columns, height_ratios=heights, left=0, right=1, bottom=0, top=1)
             for i, line in enumerate(lines):

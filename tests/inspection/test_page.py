@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -142,9 +143,9 @@ def test_the_files_beside_it(made: tuple[Inspection, Path]) -> None:
 
 
 def test_nothing_in_a_figure_is_cut_off(made: tuple[Inspection, Path]) -> None:
-    """Labels of all panels, as wide as they are drawn, lie inside of them."""
-    for figure in make_figures(made[0]):
-        with drawing._drawn(figure.panels, columns=1) as whole:
+    """Labels of all panels, as wide as they are drawn, lie inside of them, on a page and in a PNG."""
+    for figure, dpi in itertools.product(make_figures(made[0]), (72, 90)):
+        with drawing._drawn(figure.panels, columns=1, dpi=dpi) as whole:
             whole.canvas.draw()
             for part, panel in zip(whole.subfigs, figure.panels, strict=True):
                 boxes = [each.get_tightbbox() for each in part.axes]
