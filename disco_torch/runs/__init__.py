@@ -1,5 +1,6 @@
 """Runs: what training and discovery share, from the folder of a run to its loop."""
 
+from disco_torch.kernels import ProcessLost
 from disco_torch.runs.callbacks import Callback, CallbackFailed, RunStatus
 from disco_torch.runs.checkpoint import (
     CheckpointMismatch,
@@ -16,7 +17,7 @@ from disco_torch.runs.loop import RunDiverged, RunLoop
 from disco_torch.runs.process import configure_process, resolve_device, resolve_speed
 from disco_torch.runs.signals import close_in_time, stop_signals
 from disco_torch.runs.sinks import Metrics, ServiceSink, Sink, import_service
-from disco_torch.runs.world import ProcessLost, World, is_first_process
+from disco_torch.runs.world import World, is_first_process
 
 __all__ = [
     "Callback",
