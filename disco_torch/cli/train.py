@@ -13,6 +13,7 @@ from rich.console import Console
 
 from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
+from disco_torch.envs.registered import modules_to_import
 from disco_torch.runs import is_first_process
 from disco_torch.training import PRESETS, TrainConfig, TrainResult, train
 from disco_torch.training.folder import RunFolder
@@ -46,7 +47,9 @@ class Train:
     def run(self) -> int:
         result = self.train()
         if is_first_process():
-            report(result, self.imports)
+            config = RunFolder.open(result.folder).config
+            named = modules_to_import((config.objects.env, *config.wrappers))
+            report(result, list(dict.fromkeys([*self.imports, *named])))
         return 0
 
     def train(self) -> TrainResult:

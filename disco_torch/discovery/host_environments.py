@@ -12,7 +12,7 @@ from torch import Tensor
 
 from disco_torch.discovery.config import DiscoverConfig, HabitatConfig
 from disco_torch.envs import FAMILIES, Environment, EnvironmentFailure, EnvStep, PureEnvironment, Wrapper, make_env
-from disco_torch.envs.registered import ENVIRONMENTS, IMPORTED, TRUSTED, find_named, is_environment_class
+from disco_torch.envs.registered import ENVIRONMENTS, IMPORTED, TRUSTED, find_named, is_environment_class, modules_to_import
 from disco_torch.types import tree_map
 
 
@@ -169,9 +169,7 @@ def find_wrapper(name: str, imports_names: bool) -> Wrapper:
 def modules_of(config: DiscoverConfig) -> list[str]:
     """The modules that a population's environments and wrappers are in, to be named when the discovery is resumed."""
     habitats = [habitat for group in config.groups for habitat in group.habitats]
-    names = [name for habitat in habitats for name in (habitat.env, *habitat.wrappers) if ":" in name]
-    modules = dict.fromkeys(name.partition(":")[0] for name in names)
-    return [module for module in modules if not _is_known(module, TRUSTED)]
+    return modules_to_import(name for habitat in habitats for name in (habitat.env, *habitat.wrappers))
 
 
 def _check_imported(name: str) -> None:

@@ -138,6 +138,12 @@ def find_named(name: str, *, importing: bool) -> Any:
     return found
 
 
+def modules_to_import(names: Iterable[str]) -> list[str]:
+    """The modules of those names that are "module:function", but for modules that a configuration may name anyway."""
+    modules = dict.fromkeys(name.partition(":")[0] for name in names if ":" in name)
+    return [module for module in modules if not _is_in(module, TRUSTED)]
+
+
 def _is_in(module: str, packages: Iterable[str]) -> bool:
     """Whether a module is one of these, or part of one that is a package."""
     return any(f"{module}.".startswith(f"{package}.") for package in packages)

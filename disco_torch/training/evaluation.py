@@ -110,7 +110,10 @@ def record(
     trained.close(env)
     images = [Image.fromarray(frame) for frame in frames if frame is not None]
     if not images:
-        raise ValueError(f"{env.name} draws no pictures, so that there is nothing to record; evaluate it without --record.")
+        raise ValueError(
+            f"{env.name} draws no pictures, so that there is nothing to record; evaluate it without --record. A function "
+            "that makes an environment is asked for pictures by the argument `render_mode`, if it takes one."
+        )
     with replacing(path) as file:
         images[0].save(file, format="GIF", save_all=True, append_images=images[1:], duration=80, loop=0)
     return len(images)

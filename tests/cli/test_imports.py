@@ -124,6 +124,8 @@ def test_a_registered_environment_of_tensors_and_a_rule(tmp_path: Path, capsys: 
 def test_a_factory_that_the_command_line_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--env", "my_module:Line", "--wrappers", "my_module:wrap", *SMALL]) == 0
     folder = tmp_path / "runs" / "Line-actor-critic-seed0"
+    hint = "evaluate it with `disco-torch evaluate runs/Line-actor-critic-seed0 --import my_module`"
+    assert hint in capsys.readouterr().out.replace("\n", " ")
     forget()
     assert main(["evaluate", str(folder), "--episodes", "2"]) == 2
     assert "or on the command line --import my_module" in capsys.readouterr().err and "my_module" not in sys.modules
