@@ -164,7 +164,8 @@ def task_table(records: Sequence[RunRecord], measure: Measure) -> str:
 
 def aggregate_table(aggregates: Aggregates, measure: Measure) -> str:
     """A Markdown table: for each label the aggregates of the normalised scores, with their 95% intervals."""
-    head = [f"{MEASURES[measure]}, normalised, {len(aggregates.tasks)} tasks", *HEADINGS.values(), "P(better than the peer)"]
+    tasks = "1 task" if len(aggregates.tasks) == 1 else f"{len(aggregates.tasks)} tasks"
+    head = [f"{MEASURES[measure]}, normalised, {tasks}", *HEADINGS.values(), "P(better than the peer)"]
     rows = []
     for label, values in aggregates.values.items():
         rows.append([label, *[_interval(values[name]) for name in [*HEADINGS, "improvement"]]])

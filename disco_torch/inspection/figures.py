@@ -140,7 +140,7 @@ def _reach(found: Inspection) -> Figure:
     panels = []
     for name, each in found.findings.items():
         for quantity in dict.fromkeys(reach.quantity for reach in each.reach):
-            own = [reach for reach in each.reach if reach.quantity == quantity and not math.isnan(reach.horizon)]
+            own = [reach for reach in each.reach if reach.quantity == quantity and reach.is_shown]
             if own:
                 panels.append(Panel(f"{name}: {quantity} at t+k", partial(_draw_reach, own)))
     return Figure("horizon", panels)

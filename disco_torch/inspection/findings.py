@@ -21,7 +21,7 @@ from disco_torch.inspection.counterfactuals import (
     measure_sensitivities,
 )
 from disco_torch.inspection.edits import watching
-from disco_torch.inspection.horizon import Reach, measure_reach
+from disco_torch.inspection.horizon import LEAST_CHANGE, Reach, measure_reach
 from disco_torch.inspection.lifetime import NO_MEMORY, Age, lifetime_memory, measure_lifetime
 from disco_torch.inspection.peers import peers_of
 from disco_torch.inspection.probes import FOLDS, Approach, Probe, make_futures, measure_approach, measure_probes
@@ -152,18 +152,24 @@ def _skipped(found: Inspection, is_new: bool) -> dict[str, list[str]]:
     """What could not be looked at, by figure."""
     without = [name for name, each in found.findings.items() if not each.ages]
     blind = [name for name, each in found.findings.items() if all(math.isnan(reach.horizon) for reach in each.reach)]
+    faint = [
+        f"{name} by {quantity}"
+        for name, each in found.findings.items()
+        for quantity in dict.fromkeys(reach.quantity for reach in each.reach)
+        if name not in blind and not any(reach.is_shown for reach in each.reach if reach.quantity == quantity)
+    ]
+    unread = f"Skipped for {', '.join(blind)}: no reward, value or prediction ahead moves its targets." if blind else ""
+    unmoved = f"Not drawn, since no target moves by {LEAST_CHANGE:g}: {', '.join(faint)}." if faint else ""
     sentences = {
         "traces": "" if found.frames else f"{found.env} draws no pictures.",
         "counterfactuals": "The run has no replay: these are new rollouts, whose behaviour policy is the current one."
         if is_new
         else "",
-        "horizon": f"Skipped for {', '.join(blind)}: no reward, value or prediction ahead moves its targets."
-        if blind
-        else "",
+        "horizon": f"{unread} {unmoved}",
         "probes": "" if found.probes else f"Skipped: probes need {FOLDS} parallel environments, one for each fold.",
         "lifetime": f"Skipped for {', '.join(without)}: {NO_MEMORY}." if without else "",
     }
-    return {name: [sentence] for name, sentence in sentences.items() if sentence}
+    return {name: [sentence.strip()] for name, sentence in sentences.items() if sentence.strip()}
 
 
 def look_into(case: RuleCase, recorded: RuleCase, memories: Mapping[int, Any], seed: int = 0) -> RuleFindings:

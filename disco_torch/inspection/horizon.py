@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,9 @@ from torch import Tensor
 
 from disco_torch.inspection.case import RuleCase, half_distance
 from disco_torch.inspection.quantities import BOOTSTRAPS, REWARD, Quantity, present
+
+LEAST_CHANGE = 1e-4
+"""Largest change of a target below which its horizon is that of next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,11 @@ class Reach:
     trajectories: Tensor
     mean: Tensor
     horizon: float
+
+    @property
+    def is_shown(self) -> bool:
+        """Whether the change is large enough to be drawn as shares of its largest."""
+        return not math.isnan(self.horizon) and self.largest >= LEAST_CHANGE
 
     @property
     def largest(self) -> float:

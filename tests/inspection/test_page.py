@@ -142,6 +142,16 @@ def test_the_files_beside_it(made: tuple[Inspection, Path]) -> None:
     assert dict(trace["rows"])["push of CMPO"] == numbers["findings"]["CMPO"]["trace"]["push"]
 
 
+def test_horizons_of_next_to_nothing_are_named_and_not_drawn(made: tuple[Inspection, Path]) -> None:
+    found, _ = made
+    drawn = next(figure for figure in make_figures(found) if figure.name == "horizon")
+    shown = {panel.title for panel in drawn.panels}
+    assert "tiny: value at t+k" in shown and "tiny: z at t+k" not in shown
+    largest = max(reach.largest for reach in found.findings["tiny"].reach if reach.quantity == "z")
+    (said,) = found.skipped["horizon"]
+    assert 0.0 < largest < 1e-4 and said.startswith("Not drawn, since no target moves by 0.0001: ") and "tiny by z" in said
+
+
 def test_nothing_in_a_figure_is_cut_off(made: tuple[Inspection, Path]) -> None:
     """Labels of all panels, as wide as they are drawn, lie inside of them, on a page and in a PNG."""
     for figure, dpi in itertools.product(make_figures(made[0]), (72, 90)):
