@@ -19,9 +19,9 @@ def _caption(title: str, text: str) -> Caption:
 CAPTIONS = {
     "traces": _caption(
         "Traces of episodes",
-        """Rewards, the agent's value, the confidence (negative entropy, in nats) of its policy and of y, and the push of
-        each rule on the policy (minus the gradient of the loss by the logits), along recorded episodes, whose ends
-        are dotted. A push above 0 makes an action more probable: the line is the taken action, the band spans the
+        """Rewards as the rule sees them (scaled, where the run scales them), the agent's value, the confidence (negative
+        entropy, in nats) of its policy and of y, and the push of each rule on the policy (minus the gradient of the loss
+        by the logits), along recorded episodes, whose ends are dotted. A push above 0 makes an action more probable: the line is the taken action, the band spans the
         others.""",
     ),
     "counterfactuals": _caption(
@@ -34,8 +34,8 @@ CAPTIONS = {
     "sensitivities": _caption(
         "What it reads: sensitivities",
         """How far each target moves for one standard deviation of what a rule may read, by finite differences and with
-        all that follows from it, as advantages follow from rewards. A 0 is what the rule does not read, and "slow" is
-        what the slow copy of the agent says.""",
+        all that follows from it, as advantages follow from rewards. A 0 is what the rule does not read, a dash what
+        is constant in these rollouts, and "slow" is what the slow copy of the agent says.""",
     ),
     "rule_inputs": _caption(
         "What the meta-network reads",

@@ -18,6 +18,8 @@ from disco_torch.types import ValueOuts, tree_map
 
 STEP = 0.05
 """Size of a finite difference, in standard deviations of the input."""
+ROUNDING = 1e-6
+"""Standard deviation, as a share of the largest number, up to which an input is constant but for rounding."""
 DIRECTIONS = 4
 """Number of random directions in which an input of several numbers is changed."""
 
@@ -184,7 +186,7 @@ def _sensitivity(
 ) -> Reading:
     """One input x [T, B, ...] or [T+1, B, ...], which `shifted` returns the case with another amount of."""
     deviation = x.std()
-    if not deviation > 0:
+    if not deviation > ROUNDING * x.abs().max():
         return Reading(name, {}, "Skipped: it is constant in these rollouts.")
     moved: list[Moves] = []
     for _ in range(DIRECTIONS if x[0, 0].numel() > 1 else 1):

@@ -96,5 +96,6 @@ def test_only_counted_steps_are_summed() -> None:
 
 def test_a_constant_input_is_skipped(make_inputs: MakeInputs) -> None:
     case = own_rewards_case(make_inputs)
-    still = case.with_inputs(rewards=torch.ones_like(case.inputs.rewards))
-    assert by_name(measure_sensitivities(still).quantities)["reward"].skipped.startswith("Skipped: it is constant")
+    for rounding in (0.0, 1e-8):
+        still = case.with_inputs(rewards=1.0 + rounding * case.inputs.rewards)
+        assert by_name(measure_sensitivities(still).quantities)["reward"].skipped.startswith("Skipped: it is constant")
