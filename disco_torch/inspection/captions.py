@@ -21,8 +21,8 @@ CAPTIONS = {
         "Traces of episodes",
         """Rewards as the rule sees them (scaled, where the run scales them), the agent's value, the confidence (negative
         entropy, in nats) of its policy and of y, and the push of each rule on the policy (minus the gradient of the loss
-        by the logits), along recorded episodes, whose ends are dotted. A push above 0 makes an action more probable: the line is the taken action, the band spans the
-        others.""",
+        by the logits), along recorded episodes, whose ends are dotted. A push above 0 makes an action more probable: the
+        line is the taken action, the band spans the others.""",
     ),
     "counterfactuals": _caption(
         "What it reads: counterfactuals",
