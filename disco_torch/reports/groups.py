@@ -43,7 +43,7 @@ def discovery_labels(folders: Sequence[DiscoveryFolder]) -> list[str]:
 def short_labels(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     """The same labels; of one that is too long to read, its beginning and the name of the first run that has it."""
     first = dict(reversed(list(zip(labels, names, strict=True))))
-    return [label if len(label) <= MAX_LABEL else f"{label.partition(',')[0]} as {first[label]}" for label in labels]
+    return [label if len(label) <= MAX_LABEL else f"{label.partition(',')[0]} ({first[label]})" for label in labels]
 
 
 def _settings_that_matter(plain: Mapping[str, Any], named: Sequence[str]) -> dict[str, Any]:

@@ -239,7 +239,7 @@ def test_names_cannot_write_into_the_page(tmp_path: Path) -> None:
 
 def test_long_labels_have_the_name_of_a_run() -> None:
     long = "ppo, " + "x" * MAX_LABEL
-    assert short_labels(["ppo", long, long], ["a", "b", "c"]) == ["ppo", "ppo as b", "ppo as b"]
+    assert short_labels(["ppo", long, long], ["a", "b", "c"]) == ["ppo", "ppo (b)", "ppo (b)"]
 
 
 def test_mistakes_are_one_line_and_nothing_is_written(
