@@ -35,16 +35,30 @@ def vector_of(env_id: str, mode: AutoresetMode = AutoresetMode.NEXT_STEP) -> Syn
 @pytest.mark.parametrize("source", ["id", "factory", "vector"])
 @pytest.mark.parametrize("env_id", FIRST_TRIES)
 def test_the_environments_of_a_first_try(env_id: str, source: str, tiny: dict[str, Any]) -> None:
-    """Trained, resumed, evaluated and predicted with."""
+    try_out(env_id, source, tiny)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:environment .* is text and left out")
+@pytest.mark.parametrize("source", ["id", "factory", "vector"])
+@pytest.mark.parametrize("env_id", FIRST_TRIES)
+def test_the_environments_of_a_first_try_with_the_default_rule(env_id: str, source: str, tmp_path: Path) -> None:
+    """Nothing but the environment and the length is set, as on a first try."""
+    try_out(env_id, source, {"steps": 3_000, "runs": tmp_path, "view": False})
+
+
+def try_out(env_id: str, source: str, settings: dict[str, Any]) -> None:
+    """Trains, resumes, evaluates and predicts."""
     if env_id in PACKAGES and importlib.util.find_spec(PACKAGES[env_id]) is None:
         pytest.skip(f"{env_id} needs the package {PACKAGES[env_id]}")
     if env_id.startswith("MinAtar/") and env_id not in gymnasium.registry:
         importlib.import_module("minatar.gym").register_envs()
     env: Any = {"id": env_id, "factory": lambda: gymnasium.make(env_id), "vector": vector_of(env_id)}[source]
-    folder = train(env=env, **tiny).folder
-    again = None if source == "id" else env
-    resumed = train(resume=folder, env=again, steps=72, view=False)
-    assert resumed.folder == folder and last_state(folder)["counters"]["steps"] == 72
+    folder = train(env=env, **settings).folder
+    again, before = None if source == "id" else env, last_state(folder)["counters"]["steps"]
+    longer = 3 * settings["steps"] // 2
+    resumed = train(resume=folder, env=again, steps=longer, view=False)
+    assert resumed.folder == folder and last_state(folder)["counters"]["steps"] >= longer > before
     run = load_run(folder, "cpu", env=again)
     assert len(run.evaluate(2, num_envs=2).returns) == 2
     single = gymnasium.make(env_id)
