@@ -38,7 +38,8 @@ def test_pages_open_without_errors_and_fit(name: str, pages: dict[str, Path], br
     for width in (1280, 390):
         for scheme in ("light", "dark"):
             seen = browser.look(pages[name], width, scheme)
-            assert (seen.messages, seen.requests, seen.width, seen.cut_off) == ([], [], width, [])
+            assert (seen.messages, seen.requests, seen.cut_off) == ([], [], [])
+            assert seen.width <= width
             colors.add(seen.color)
     assert len(colors) == 2
 
