@@ -48,7 +48,7 @@ class Rules:
             return 0
         check_name_or_file(self.name)
         path = fetch_rule(self.name) if is_hub_name(self.name) else Path(self.name)
-        page = page_of_entry(REGISTRY[self.name]) if self.name in REGISTRY else page_of_file(path)
+        page = page_of_entry(REGISTRY[self.name]) if self.name in REGISTRY else page_of_file(path, name=self.name)
         print_page(console, page)
         if self.arrays:
             print_details(console, page)
@@ -113,8 +113,8 @@ def page_of_entry(entry: RuleEntry) -> Page:
     return Page(title, [*lines, *usage(entry.name)], arrays, config)
 
 
-def page_of_file(path: Path, config: object = None) -> Page:
-    """What a file says of itself, whatever network it is of; `config` where the file has none."""
+def page_of_file(path: Path, config: object = None, name: str = "") -> Page:
+    """What a file says of itself, whatever network it is of; `config` where the file has none, `name` to call it by."""
     stored = read_file(path)
     arrays = [(name, tuple(array.shape), str(array.dtype)) for name, array in stored.arrays.items()]
     plain = plain_metadata(stored, "config") or config_to_plain(config)
@@ -128,8 +128,8 @@ def page_of_file(path: Path, config: object = None) -> Page:
     if provenance:
         lines += history(provenance)
     if kind == "rule":
-        lines += usage(str(path))
-    return Page(path.name, lines, arrays, plain, provenance)
+        lines += usage(name or str(path))
+    return Page(name if is_hub_name(name) else path.name, lines, arrays, plain, provenance)
 
 
 def sizes(arrays: Sequence[ArrayRow]) -> list[tuple[str, str]]:

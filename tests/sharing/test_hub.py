@@ -130,6 +130,13 @@ def test_a_rule_goes_and_comes_back(served: Served, rule_file: Path, tmp_path: P
     assert {"reinforcement-learning", "update-rule"} <= set(meta["tags"]) and "model-index" not in meta
 
 
+def test_the_page_of_a_rule_says_how_to_name_it(served: Served, rule_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    push_to_hub(rule_file, "lab/tiny")
+    assert main(["rules", "hf:lab/tiny"]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("hf:lab/tiny") and "disco-torch train --rule hf:lab/tiny\n" in printed
+
+
 def test_a_revision_is_pinned(served: Served, rule_file: Path, tmp_path: Path) -> None:
     first = push_to_hub(str(rule_file), "lab/tiny")
     rule = load_rule(rule_file)
