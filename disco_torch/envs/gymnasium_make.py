@@ -65,8 +65,9 @@ def _unknown_id(env_id: str) -> str:
     return (
         f"`name` must be 'catch', a family of levels or an environment that Gymnasium knows, got {env_id!r}"
         + (f"; did you mean {', '.join(map(repr, near))}? " if near else ". ")
-        + "One of another package is known once that package is imported, as in 'package:Name-v0'; one of your own as "
-        "'module:function', or once the module that registers it is imported, on the command line with --import MODULE."
+        + "Atari, MinAtar, MiniGrid, ProcGen, Crafter and NetHack have names such as 'minatar/breakout'. One of another "
+        "package is known once that package is imported, as in 'package:Name-v0'; one of your own as 'module:function', or "
+        "once the module that registers it is imported, on the command line with --import MODULE."
     )
 
 

@@ -37,7 +37,8 @@ def test_unknown_names_are_answered_with_near_ones(name, near):
 
 
 def test_unknown_names_without_near_ones():
-    with pytest.raises(ValueError, match=r"got 'Qq/Zz'\. One of another package .*; one of your own as .* --import MODULE"):
+    hint = r"have names such as 'minatar/breakout'\. One of another package .*; one of your own as .* --import MODULE"
+    with pytest.raises(ValueError, match=rf"got 'Qq/Zz'\. Atari, .* {hint}"):
         make_env("Qq/Zz", 1)
 
 
