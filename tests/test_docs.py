@@ -143,13 +143,13 @@ def test_the_meta_gradient_of_a_page() -> None:
 def test_the_loops_of_a_page_are_the_presets() -> None:
     names = {"AdamConfig": AdamConfig, "ValueFunctionConfig": ValueFunctionConfig, "MetaLossWeights": MetaLossWeights}
     text = (ROOT / "docs/discovery.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` " + 4 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
-    columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4)]
+    rows = re.findall(r"^\| `(\w+)` " + 5 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
+    columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4, 5)]
     assert len(rows) == 17
-    for column, preset in zip(columns, ("notebook", "grove5", "grove25"), strict=False):
+    for column, preset in zip(columns, ("cpu", "notebook", "grove5", "grove25"), strict=False):
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
-    paper = DiscoverConfig(**columns[3])
+    paper = DiscoverConfig(**columns[4])
     assert (paper.num_fresh, paper.num_parallel_envs, paper.updates_per_meta_update) == (10, 48, 1)
 
 

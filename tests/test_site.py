@@ -14,6 +14,8 @@ from urllib.parse import unquote
 
 import pytest
 
+from disco_torch.analysis import mean_interval
+
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 NOTEBOOKS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.ipynb"))
@@ -144,6 +146,19 @@ def test_the_tutorial_on_looking_into_a_rule(tmp_path: Path, monkeypatch: pytest
     case = found["cases"]["actor-critic"]
     words = found["in_words"](case.pushes["policy"], found["candidate_terms"](case), case.counted)
     assert words.selected[0].name == "policy gradient: A (e_a - pi)" and words.explained > 0.95
+
+
+@pytest.mark.slow
+def test_the_tutorial_on_discovering_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New agents learn with the rule, and with the random weights that it came from they do not: intervals over seeds."""
+    found = run_tutorial("discover_a_rule", tmp_path, monkeypatch)
+    assert not found["result"].stopped and len(found["records"]) == 30
+    for task in ("Catch 8x8", "CartPole-v1"):
+        with_rule, without = (found["outcomes"][task, name] for name in ("discovered", "random weights"))
+        assert [run.seed for run in with_rule] == [run.seed for run in without] == list(range(5))
+        for measure in ("score", "area"):
+            low = mean_interval([getattr(run, measure) for run in with_rule]).low
+            assert low > mean_interval([getattr(run, measure) for run in without]).high, (task, measure)
 
 
 def run_tutorial(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -300,6 +300,48 @@ OWN = dataclasses.replace(
 """`grove25`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
 and inputs are normalised, since their scales are not known."""
 
+CPU = dataclasses.replace(
+    GROVE5,
+    groups=(
+        GroupConfig(
+            (
+                HabitatConfig("catch-variants", {"rows": 5, "columns": 5}, agents=6),
+                HabitatConfig("chain", {"length": 6}, agents=5),
+                HabitatConfig("bandit", {"arms": 3, "contexts": 6}, agents=5),
+            ),
+            AgentConfig(dense=(32,), lstm_size=16, head_mlp_hiddens=(16,)),
+            learning_rates=(1e-2,),
+        ),
+    ),
+    rule=dataclasses.replace(
+        GROVE5.rule,
+        net=dataclasses.replace(
+            GROVE5.rule.net,
+            prediction_size=8,
+            hidden_size=32,
+            policy_target_channels=(32,),
+            meta_rnn=MetaRNNConfig(hidden_size=16),
+        ),
+        num_bins=21,
+        max_abs_value=10.0,
+    ),
+    meta_updates=600,
+    window=5,
+    rollout_length=12,
+    valid_length=16,
+    num_envs=16,
+    valid_envs=32,
+    batch_size=16,
+    replay_capacity=0,
+    first_steps=True,
+    lifetimes=(50, 100, 200),
+    optimizer=AdamConfig(learning_rate=3e-3, max_abs_update=NO_CLIP),
+    slow_after=300,
+    value_function=ValueFunctionConfig(dense=(32,), learning_rate=3e-3, aligned=True),
+)
+"""A small rule and small agents, for one core. Bandits pay for an action at once, so that the rule soon leaves the plateau;
+they need `first_steps`."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 
@@ -320,6 +362,7 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
             meta_updates=1000,
         ),
     ),
+    "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
     "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
     "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
     "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),

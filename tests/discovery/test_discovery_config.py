@@ -102,6 +102,13 @@ def test_the_notebooks_preset_is_the_notebook() -> None:
     assert default.optimizer.learning_rate == 5e-4 == default.groups[0].learning_rates[0]
 
 
+def test_the_preset_for_a_cpu_is_small_and_starts_from_random_weights() -> None:
+    _, config = PRESETS["cpu"]
+    assert config.start == "" and config.rule.improvement == 0.0
+    assert sum(param.numel() for param in DiscoUpdateRule(config.rule).parameters()) == 17_312
+    assert config.first_steps and "bandit" in [habitat.env for habitat in config.groups[0].habitats]
+
+
 @pytest.mark.parametrize("name", ["grove5", "grove25"])
 def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
