@@ -13,9 +13,10 @@ from rich.console import Console
 
 from disco_torch.cli.imports import Imports, import_options
 from disco_torch.cli.presets import check_settings_of_resumed, describe_presets
-from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
 from disco_torch.discovery.folder import DiscoveryFolder
 from disco_torch.discovery.host_environments import modules_of
+from disco_torch.discovery.presets import PRESETS
 from disco_torch.discovery.run import discover
 from disco_torch.rules import DiscoConfig
 from disco_torch.runs import is_first_process

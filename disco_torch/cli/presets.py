@@ -8,9 +8,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from disco_torch.discovery.config import PRESETS as DISCOVER_PRESETS
 from disco_torch.discovery.config import DiscoverConfig
 from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.discovery.presets import PRESETS as DISCOVER_PRESETS
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.defaults import default_config
 from disco_torch.training.folder import RunFolder

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 from disco_torch import ActorCritic, list_rules, load_rule, register_env, register_rule
 from disco_torch.cli import main
-from disco_torch.discovery.config import PRESETS
+from disco_torch.discovery.presets import PRESETS
 from disco_torch.envs import FAMILIES, Catch, Chain, make_env, registered
 from disco_torch.runs.checkpoint import load_checkpoint
 from disco_torch.weights import registry

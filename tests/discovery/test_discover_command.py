@@ -16,8 +16,9 @@ from small_discoveries import last_state, run, small_config
 from disco_torch.cli import main
 from disco_torch.cli.discover import DiscoverOptions
 from disco_torch.cli.presets import take_preset
-from disco_torch.discovery.config import PRESETS, HabitatConfig
+from disco_torch.discovery.config import HabitatConfig
 from disco_torch.discovery.folder import DiscoveryFolder
+from disco_torch.discovery.presets import PRESETS
 from disco_torch.envs import registered
 from disco_torch.runs.checkpoint import list_checkpoints
 from disco_torch.training import PRESETS as TRAIN_PRESETS

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from small_groups import CATCH, CHAIN, tiny_config
 
-from disco_torch.discovery.config import PRESETS, DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.discovery.presets import PRESETS
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.weights import list_rules, load_rule

@@ -1,0 +1,178 @@
+"""Presets: discoveries by name."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from disco_torch.agents import AgentConfig
+from disco_torch.data import InputConfig
+from disco_torch.discovery.config import NO_CLIP, DiscoverConfig, GroupConfig, HabitatConfig
+from disco_torch.discovery.meta_loss import MetaLossWeights
+from disco_torch.optim import AdamConfig
+from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
+from disco_torch.training import ValueFunctionConfig
+
+GROVE5 = DiscoverConfig(
+    groups=(
+        GroupConfig(
+            (
+                HabitatConfig("catch-variants", agents=14),
+                HabitatConfig("chain", agents=6),
+                HabitatConfig("crossing", agents=8),
+            ),
+            AgentConfig(dense=(128,), lstm_size=64, head_mlp_hiddens=(64,)),
+            learning_rates=(1e-3, 2e-3, 4e-3),
+        ),
+        GroupConfig(
+            (HabitatConfig("grid", agents=14), HabitatConfig("gatherer", agents=10)),
+            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,)),
+            learning_rates=(5e-4, 1e-3, 3e-3),
+        ),
+    ),
+    rule=DiscoConfig(
+        net=MetaNetConfig(
+            prediction_size=64,
+            hidden_size=128,
+            policy_channels=(16, 8),
+            policy_target_channels=(64,),
+            policy_target_stddev=1.0,
+            meta_rnn=MetaRNNConfig(hidden_size=64),
+            input_option=extended_input_option(),
+        ),
+        value_discount=0.99,
+        num_bins=81,
+        max_abs_value=20.0,
+    ),
+    meta_updates=1351,
+    window=6,
+    rollout_length=14,
+    valid_length=20,
+    fresh_validation=True,
+    num_envs=32,
+    valid_envs=64,
+    batch_size=48,
+    replay_capacity=1024,
+    replayed_share=0.5,
+    lifetimes=(100, 200, 400, 1000),
+    optimizer=AdamConfig(learning_rate=1.5e-3, max_abs_update=NO_CLIP),
+    value_function=ValueFunctionConfig(dense=(128,), aligned=True),
+)
+"""Found in 7 minutes on one H200. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or
+the rule gets no signal."""
+
+GROVE25 = dataclasses.replace(
+    GROVE5,
+    groups=(
+        dataclasses.replace(
+            GROVE5.groups[0],
+            habitats=tuple(HabitatConfig(env, agents=10) for env in ("catch-variants", "chain", "crossing")),
+        ),
+        dataclasses.replace(GROVE5.groups[1], habitats=tuple(HabitatConfig(env, agents=12) for env in ("grid", "gatherer"))),
+    ),
+    start="grove5",
+    seed=1,
+    meta_updates=316,
+    window=20,
+    stride=10,
+    optimizer=AdamConfig(learning_rate=1e-3, max_abs_update=NO_CLIP),
+    slow_after=100,
+    adam_per_agent=True,
+    weights=MetaLossWeights(policy_entropy=8e-2),
+    share_values=True,
+)
+"""`grove5`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
+entropy has more weight."""
+
+OWN = dataclasses.replace(
+    GROVE25,
+    groups=(
+        GroupConfig(
+            (HabitatConfig("CartPole-v1", agents=4),),
+            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
+            learning_rates=(1e-3, 3e-3),
+        ),
+    ),
+    start="grove25",
+    seed=0,
+    meta_updates=200,
+    window=10,
+    stride=5,
+    num_envs=16,
+    valid_envs=0,
+    batch_size=32,
+    replay_capacity=256,
+    inputs=InputConfig(observations="auto", rewards="normalized"),
+    first_steps=True,
+    slow_after=0,
+)
+"""`grove25`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
+and inputs are normalised, since their scales are not known."""
+
+CPU = dataclasses.replace(
+    GROVE5,
+    groups=(
+        GroupConfig(
+            (
+                HabitatConfig("catch-variants", {"rows": 5, "columns": 5}, agents=6),
+                HabitatConfig("chain", {"length": 6}, agents=5),
+                HabitatConfig("bandit", {"arms": 3, "contexts": 6}, agents=5),
+            ),
+            AgentConfig(dense=(32,), lstm_size=16, head_mlp_hiddens=(16,)),
+            learning_rates=(1e-2,),
+        ),
+    ),
+    rule=dataclasses.replace(
+        GROVE5.rule,
+        net=dataclasses.replace(
+            GROVE5.rule.net,
+            prediction_size=8,
+            hidden_size=32,
+            policy_target_channels=(32,),
+            meta_rnn=MetaRNNConfig(hidden_size=16),
+        ),
+        num_bins=21,
+        max_abs_value=10.0,
+    ),
+    meta_updates=600,
+    window=5,
+    rollout_length=12,
+    valid_length=16,
+    num_envs=16,
+    valid_envs=32,
+    batch_size=16,
+    replay_capacity=0,
+    first_steps=True,
+    lifetimes=(50, 100, 200),
+    optimizer=AdamConfig(learning_rate=3e-3, max_abs_update=NO_CLIP),
+    slow_after=300,
+    value_function=ValueFunctionConfig(dense=(32,), learning_rate=3e-3, aligned=True),
+)
+"""A small rule and small agents, for one core. Bandits pay for an action at once, so that the rule soon leaves the plateau;
+they need `first_steps`."""
+
+NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
+
+
+def small_catch(agents: int) -> tuple[HabitatConfig]:
+    return (HabitatConfig("catch", {"rows": 5, "columns": 5}, agents=agents),)
+
+
+PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
+    "notebook": (
+        "the released notebook's: 2 agents on 5x5 Catch, from random weights",
+        DiscoverConfig(groups=(GroupConfig(small_catch(agents=2), NOTEBOOK_AGENT),)),
+    ),
+    "notebook-lives": (
+        "fine-tunes a rule that `notebook` found, given as `--start`: 16 agents with limited lifetimes",
+        DiscoverConfig(
+            groups=(GroupConfig(small_catch(agents=16), NOTEBOOK_AGENT, learning_rates=(1e-3, 2e-3, 4e-3)),),
+            lifetimes=(200, 400, 800),
+            meta_updates=1000,
+        ),
+    ),
+    "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
+    "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
+    "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
+    "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
+}
+"""Presets: named settings, each with what it is for."""
