@@ -161,6 +161,16 @@ def test_the_tutorial_on_discovering_a_rule(tmp_path: Path, monkeypatch: pytest.
             assert low > mean_interval([getattr(run, measure) for run in without]).high, (task, measure)
 
 
+@pytest.mark.slow
+def test_the_tutorial_on_disco103(disco103_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("minatar", reason="the tutorial plays MinAtar: pip install --no-deps minatar")
+    monkeypatch.setenv("DISCO_TORCH_DISCO103", str(disco103_path))
+    found = run_tutorial("disco103_on_minatar", tmp_path, monkeypatch)
+    assert found["scores"]["ppo-replay"].interval.low > found["at_random"] + 1.0
+    assert found["scores"]["disco103"].interval.mean > found["at_random"]
+    assert all(result.metrics[-1]["steps"] > 190_000 and not result.stopped for result in found["results"].values())
+
+
 def run_tutorial(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.chdir(folder)
