@@ -150,6 +150,9 @@ CPU = dataclasses.replace(
 """A small rule and small agents, for one core. Bandits pay for an action at once, so that the rule soon leaves the plateau;
 they need `first_steps`."""
 
+SPRIG = dataclasses.replace(CPU, weights=MetaLossWeights(policy_entropy=3e-2))
+"""`cpu`, with three times the weight on the policies' entropy."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 
@@ -171,6 +174,7 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         ),
     ),
     "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
+    "sprig": ("the small embedded rule's: `cpu` with more weight on the policies' entropy", SPRIG),
     "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
     "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
     "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
