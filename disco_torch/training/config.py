@@ -64,8 +64,8 @@ class TrainConfig:
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
     rule: str = "grove25"
-    """Update rule: `ppo-replay`, `ppo`, `grove25`, `grove5`, `disco103`, `cmpo`, `actor-critic`, `policy-gradient`, a file,
-    or `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
+    """Update rule: `ppo-replay`, `ppo`, `sprig`, `grove25`, `grove5`, `disco103`, `cmpo`, `actor-critic`,
+    `policy-gradient`, a file, or `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0

@@ -50,6 +50,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 2,
         "checkpoint_every": 50,
     },
+    "sprig": {"optimizer": AdamConfig(learning_rate=3e-3)},
     "cmpo": {"updates_per_rollout": 8, "optimizer": AdamConfig(learning_rate=1e-3)},
     "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
     "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},

@@ -58,15 +58,21 @@ so noisy at first that Catch is not learned; with its raw advantages the policy 
 large."""
 
 
-def shipped(name: str, description: str, source: str) -> RuleEntry:
+def shipped(name: str, description: str, source: str, num_parameters: int = 155_088) -> RuleEntry:
     """A rule whose file is part of the package; the file says itself where it comes from."""
     path = Path(__file__).with_name(f"{name}.safetensors")
-    return RuleEntry(name, "discovered", description, source, 155_088, lambda: load_rule_file(path), lambda: path)
+    return RuleEntry(name, "discovered", description, source, num_parameters, lambda: load_rule_file(path), lambda: path)
 
 
 REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
+        shipped(
+            "sprig",
+            "Ships with disco-torch: a small rule, discovered from random weights in minutes on one CPU core.",
+            "disco-torch; reproduce it with `disco-torch discover --preset sprig --device cpu`",
+            num_parameters=17_312,
+        ),
         shipped(
             "grove25",
             "Ships with disco-torch: discovered on 5 families of small environments by the paper's loop.",

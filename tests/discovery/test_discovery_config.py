@@ -110,7 +110,7 @@ def test_the_preset_for_a_cpu_is_small_and_starts_from_random_weights() -> None:
     assert config.first_steps and "bandit" in [habitat.env for habitat in config.groups[0].habitats]
 
 
-@pytest.mark.parametrize("name", ["grove5", "grove25"])
+@pytest.mark.parametrize("name", ["grove5", "grove25", "sprig"])
 def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
