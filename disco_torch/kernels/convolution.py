@@ -1,9 +1,9 @@
 """3x3 convolutions of few channels, as image torsos begin with: on a GPU each is a kernel that goes through memory once.
 
 Such a convolution has little to compute for what it reads, and the library's kernels are made for many channels. All layers
-of IMPALA's network on 2,880 frames, forwards for two networks and backwards for one, take 71 ms by the library's and 15 by
-these in bfloat16, 46 and 31 ms in float32 (one H200). The derivative by the input is a convolution as well; that by the
-weights a sum over all places, in parts.
+of IMPALA's network on 2,880 frames, each alone, forwards for two networks and backwards for one, take 71 ms by the library's
+and 15 by these in bfloat16, 46 and 31 ms in float32 (one H200). The derivative by the input is a convolution as well; that by
+the weights a sum over all places, in parts.
 """
 
 from typing import Any
