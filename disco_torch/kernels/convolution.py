@@ -2,7 +2,7 @@
 
 Such a convolution has little to compute for what it reads, and the library's kernels are made for many channels. All layers
 of IMPALA's network on 2,880 frames, each alone, forwards for two networks and backwards for one, take 71 ms by the library's
-and 15 by these in bfloat16, 46 and 31 ms in float32 (one H200). The derivative by the input is a convolution as well; that by
+and 15 by these in bfloat16, 46 and 31 in float32 (one H200). The derivative by the input is a convolution as well; that by
 the weights a sum over all places, in parts.
 """
 
