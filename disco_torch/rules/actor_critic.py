@@ -167,8 +167,10 @@ class ActorCritic(UpdateRule):
         logits = rollout.agent_out["logits"][:-1]
         advs = meta_out["normalized_advs" if self.config.normalize_adv else "raw_advs"]
         tds = meta_out["normalized_tds" if self.config.normalize_td else "tds"]
-        # detached: returns are constants of the losses that use them.
-        value_loss = self.encoding.loss_from_td(rollout.agent_out["v"][:-1], tds.detach())
+        # detached: returns are constants of the losses that use them. The error is added to the value that it was an error
+        # of, so that several gradient steps on the same targets have one goal.
+        value_target = (meta_out["values"][:-1] + tds).detach()
+        value_loss = self.encoding.loss_from_target(rollout.agent_out["v"][:-1], value_target)
         pg_loss = policy_gradient_loss(logits, rollout.actions[:-1], advs)
         policy_entropy = entropy(logits)
         loss = hyper.pg_cost * pg_loss + hyper.value_cost * value_loss - hyper.entropy_cost * policy_entropy

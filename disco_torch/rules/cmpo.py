@@ -140,7 +140,8 @@ class CMPO(UpdateRule):
         improved = improved_logits(slow["logits"][:-1], scaled, hyper.improvement, hyper.clip)
         share = 1.0 - hyper.target_params_coeff
         target_params = {name: old.lerp(agent_params[name], share) for name, old in meta_state.target_params.items()}
-        targets: Targets = {"pi": improved, "q_td": outs.q_td, "adv": outs.adv, "normalized_adv": outs.normalized_adv}
+        targets: Targets = {"pi": improved, "q_td": outs.q_td, "q_target": outs.q_target, "adv": outs.adv}
+        targets["normalized_adv"] = outs.normalized_adv
         return targets, CMPOState(adv_state, td_state, target_params)
 
     def agent_loss(
@@ -154,11 +155,11 @@ class CMPO(UpdateRule):
         check_rule_inputs(rollout)
         hyper = resolve_hyper_params(CMPOHyperParams, hyper_params)
         check_outputs(rollout.agent_out, self.outputs(rollout.agent_out["logits"].shape[-1]), rollout.taken_out)
-        check_targets(meta_out, ("pi", "q_td"))
+        check_targets(meta_out, ("pi", "q_td", "q_target"))
         log_pi = torch.log_softmax(rollout.agent_out["logits"][:-1], dim=-1)
         # detached: targets are constants of the losses that use them.
         pi_loss = kl_of_logs(torch.log_softmax(meta_out["pi"].detach(), dim=-1), log_pi)
-        q_loss = self.encoding.loss_from_td(taken(rollout, "q"), meta_out["q_td"].detach())
+        q_loss = self.encoding.loss_from_target(taken(rollout, "q"), meta_out["q_target"].detach())
         entropy = entropy_of_logs(log_pi)
         with torch.no_grad():
             logs = {

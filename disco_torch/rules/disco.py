@@ -298,8 +298,9 @@ class DiscoUpdateRule(UpdateRule):
         check_targets(meta_out, ("q_td", "q_target", "q_value", "normalized_q_td"))
         q_taken = taken(rollout, "q")  # [T, B, V]
         check_shape("meta_out['q_td']", meta_out["q_td"], q_taken.shape[:2])
-        # detached: the agent's value must not learn to please the meta-loss.
-        q_loss = self.encoding.loss_from_td(q_taken, meta_out["q_td"].detach())
+        # detached: the agent's value must not learn to please the meta-loss. Not `loss_from_td`: with several gradient steps
+        # on the same targets, a target that is the present value plus the first error would run ahead of the value.
+        q_loss = self.encoding.loss_from_target(q_taken, meta_out["q_target"].detach())
         with torch.no_grad():
             logs = {
                 "q_target": meta_out["q_target"].mean(),
