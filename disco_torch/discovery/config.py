@@ -101,6 +101,8 @@ class DiscoverConfig:
     """Number of parallel environments of the validation rollouts, the former among them; 0 for `num_envs`."""
     batch_size: int = 32
     """Number of trajectories that an agent's update learns from."""
+    epochs: int = field(default=1, metadata={"later": True})
+    """Number of gradient steps of an agent's update, each on all of its batch, towards the same targets."""
     replay_capacity: int = 0
     """Number of trajectories that each agent keeps; 0 for no replay: updates learn from the last rollout."""
     replayed_share: float = 0.9
@@ -153,7 +155,7 @@ class DiscoverConfig:
         if self.dtype == "float64" and any(group.agent.bfloat16 for group in self.groups):
             raise ValueError("`bfloat16` of an agent must be False with `dtype` float64, got True; use float32.")
         least = {"meta_updates": 1, "window": 1, "stride": 0, "rollout_length": 2, "valid_length": 2, "num_envs": 1}
-        least |= {"valid_envs": 0, "batch_size": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
+        least |= {"valid_envs": 0, "batch_size": 1, "epochs": 1, "replay_capacity": 0, "log_every": 1, "snapshot_every": 0}
         least |= {"checkpoint_every": 0, "keep_checkpoints": 1, "minutes": 0, "slow_after": 0}
         for name, low in least.items():
             check_least(name, getattr(self, name), low)

@@ -87,15 +87,16 @@ class InnerLoop:
 
     def update_agents(
         self, rule_params: Params, learners: LearnerState, rollout: Rollout, rates: Tensor
-    ) -> tuple[LearnerState, Tensor, Tensor, Logs]:
+    ) -> tuple[LearnerState, tuple[list[Params], list[Tensor]], Tensor, Logs]:
         """One update of all agents, at their learning rates [P].
 
         Returns:
-          The states after it, Adam's gains [P, parameters], the policies' logits before it, and logs, [P] each.
+          The states after it; the parameters before its second and later gradient steps, and Adam's gains of all steps,
+          [P, parameters]; the policies' logits before it; and logs, [P] each.
         """
         update = vmap(self.meta_gradient.inner_update, in_dims=(None, 0, 0, 0))
         learners, saved, logits, logs = update(rule_params, learners, rollout, rates)
-        return learners, saved.gains, logits, logs
+        return learners, (saved.params[1:], saved.gains), logits, logs
 
     def update_values(self, values: ValueFunctionState, rollout: Rollout, logits: Tensor) -> tuple[ValueFunctionState, Logs]:
         """One update of all value functions on what their agents learn from; and logs, one number for each of them."""
@@ -253,10 +254,10 @@ def meta_update(
         batch = normalized(batch, stats)
         # Logs are needed of the last update alone.
         update = parts.update_agents if n + 1 == updates else parts.update_agents_silently
-        after, gains, logits, *agent_logs = contiguous(update(rule_params, learners, batch, rates))
+        after, (later, gains), logits, *agent_logs = contiguous(update(rule_params, learners, batch, rates))
         # No agent waits for the value functions: they are needed for the meta-loss.
         values, value_logs = side_stream(lambda *args: contiguous(parts.update_values(*args)), values, batch, logits)
-        saved = SavedUpdate(learners.params, learners.meta_state, gains)
+        saved = SavedUpdate([learners.params, *later], learners.meta_state, gains)
         window.append(WindowUpdate(rule_params, saved, batch, torch.ones_like(rates) if overlap else None))
         learners = after
     side_stream.wait()

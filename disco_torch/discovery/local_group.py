@@ -86,7 +86,7 @@ class LocalGroup:
         self.agent = Agent(example, A, rule.outputs(A), network).to(device, dtype)
         self.value_function = ValueFunction(example, config.value_function)
         self.value_function.net.to(device, dtype)
-        learner = Learner(self.agent, rule, config.agent_optimizer, config.hyper_params or None)
+        learner = Learner(self.agent, rule, config.agent_optimizer, config.hyper_params or None, epochs=config.epochs)
         self.meta_gradient = MixedModeMetaGradient(learner, self.value_function, config.weights)
         self.shared_value_groups = len(self.own.habitats) if config.share_values else 0
         rates = [self.own.learning_rates[i % len(self.own.learning_rates)] for i in self.habitats.ids]
@@ -325,8 +325,8 @@ class LocalGroup:
         """An update of the window in its shapes, from one that is made for this alone."""
         rollout, learners = self.blank_rollout(self.config.batch_size), self.state.learners
         with torch.no_grad():
-            _, gains, _, _ = self.loop.update_agents(rule_params, learners, rollout, self.rates)
-        saved = SavedUpdate(learners.params, learners.meta_state, gains)
+            _, (later, gains), _, _ = self.loop.update_agents(rule_params, learners, rollout, self.rates)
+        saved = SavedUpdate([learners.params, *later], learners.meta_state, gains)
         return WindowUpdate(rule_params, saved, rollout, torch.ones_like(self.rates))
 
 

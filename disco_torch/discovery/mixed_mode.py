@@ -43,11 +43,17 @@ class Cotangent:
 
 @tree_dataclass
 class SavedUpdate:
-    """What the backward pass needs of an update: parameters and rule state before it, and Adam's gains (`adam_gains`)."""
+    """What the backward pass needs of an update.
 
-    params: Params
+    Attributes:
+      params: the agent's parameters before each of the update's gradient steps.
+      meta_state: the rule's state before the update.
+      gains: Adam's gains (`adam_gains`) of each gradient step.
+    """
+
+    params: list[Params]
     meta_state: Any
-    gains: Tensor
+    gains: list[Tensor]
 
 
 @dataclass(frozen=True)
@@ -104,9 +110,10 @@ class MixedModeMetaGradient:
         Returns:
           The state after it, what the backward pass needs of it, the policy's logits before it, and logs.
         """
-        after, logs, _, out = self.learner.differentiable_update(state, rollout, rule_params, learning_rate=learning_rate)
-        gains = adam_gains(after.opt_state, self.learner.optimizer)
-        return after, SavedUpdate(state.params, state.meta_state, gains), out["logits"], logs
+        states, logs, _, out = self.learner.differentiable_steps(state, rollout, rule_params, learning_rate=learning_rate)
+        gains = [adam_gains(each.opt_state, self.learner.optimizer) for each in states]
+        params = [each.params for each in (state, *states[:-1])]
+        return states[-1], SavedUpdate(params, state.meta_state, gains), out["logits"], logs
 
     def meta_loss_and_grad(
         self, state: LearnerState, valid: Rollout, value_out: ValueOuts
@@ -174,20 +181,24 @@ class MixedModeMetaGradient:
         """
         # Computed once more, without a graph: saved in the forward pass they would grow with the number of updates.
         with torch.no_grad():
-            targets, _ = self._targets(rule_params, saved.params, saved.meta_state, rollout)
+            targets, _ = self._targets(rule_params, saved.params[0], saved.meta_state, rollout)
         targets.pop("target_out")  # large, and the losses do not read it
 
         def loss_fn(params: Params, learned: Params) -> Tensor:
             return self.learner.loss_of_params(params, rollout, targets | learned)[0]
 
-        grads_bar, mu_bar, params_bar = adam_backward(
-            cotangent.params, cotangent.mu, saved.gains, self.learner.optimizer, learning_rate
-        )
         learned = {name: targets[name] for name in LEARNED_TARGETS}
-        pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (saved.params,), (grads_bar,))
-        _, (curvature, targets_bar) = pushed
-        params_bar = {name: bar + curvature[name] for name, bar in params_bar.items()}
-        return targets_bar, Cotangent(params_bar, mu_bar, cotangent.meta_state)
+        targets_bar = {name: torch.zeros_like(target) for name, target in learned.items()}
+        for before, gains in zip(reversed(saved.params), reversed(saved.gains), strict=True):
+            grads_bar, mu_bar, params_bar = adam_backward(
+                cotangent.params, cotangent.mu, gains, self.learner.optimizer, learning_rate
+            )
+            pushed: Any = jvp(lambda params: grad(loss_fn, argnums=(0, 1))(params, learned), (before,), (grads_bar,))
+            _, (curvature, from_step) = pushed
+            targets_bar = {name: bar + from_step[name] for name, bar in targets_bar.items()}
+            params_bar = {name: bar + curvature[name] for name, bar in params_bar.items()}
+            cotangent = Cotangent(params_bar, mu_bar, cotangent.meta_state)
+        return targets_bar, cotangent
 
     def _backward_targets(
         self,
@@ -206,7 +217,7 @@ class MixedModeMetaGradient:
             learned = {name: targets[name] for name in LEARNED_TARGETS}
             return (learned, next_state, regularizer_weight * regularizer), (regularizer.detach(), logs)
 
-        pulled: Any = vjp(targets_fn, rule_params, saved.params, saved.meta_state, has_aux=True)
+        pulled: Any = vjp(targets_fn, rule_params, saved.params[0], saved.meta_state, has_aux=True)
         _, pull_back, (regularizer, logs) = pulled
         one = torch.ones_like(regularizer)
         rule_bar, from_targets, meta_bar = pull_back((targets_bar, cotangent.meta_state, one))

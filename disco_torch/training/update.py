@@ -236,23 +236,54 @@ class Learner:
         learning_rate: float | Tensor | None = None,
         mean_across_processes: MeanAcrossProcesses | None = None,
     ) -> tuple[LearnerState, Logs, Targets, AgentOutput]:
-        """The same step as a function of `rule_params` and `state`, for meta-gradients.
+        """The same update as a function of `rule_params` and `state`, for meta-gradients.
 
         Returns:
-          State and logs as `update`, the rule's targets, and the agent's outputs from before the step.
+          State and logs as `update`, the rule's targets, and the agent's outputs from before the update.
         """
+        states, logs, targets, out = self.differentiable_steps(
+            state, rollout, rule_params, learning_rate=learning_rate, mean_across_processes=mean_across_processes
+        )
+        return states[-1], logs, targets, out
+
+    def differentiable_steps(
+        self,
+        state: LearnerState,
+        rollout: Rollout,
+        rule_params: Params,
+        *,
+        learning_rate: float | Tensor | None = None,
+        mean_across_processes: MeanAcrossProcesses | None = None,
+    ) -> tuple[list[LearnerState], Logs, Targets, AgentOutput]:
+        """`differentiable_update` with the states after each of its gradient steps, of which there are `epochs`.
+
+        Each step is on all of the batch, and the policy whose prediction an agent learns is that of the present parameters;
+        in `update` it is that from before the first step.
+        """
+        if self.minibatches > 1 or self.max_gradient_norm:
+            raise ValueError(
+                f"`minibatches` must be 1 and `max_gradient_norm` 0 in a differentiable update, got {self.minibatches} and "
+                f"{self.max_gradient_norm}; use `epochs` for several gradient steps."
+            )
         check_rollout(rollout)
         agent_out, _ = self.agent.unroll(state.params, rollout.observations, memory_resets(rollout), rollout.first_state)
         inputs = self.inputs(rollout, agent_out)
         targets, meta_state = self.targets(
             state.params, state.meta_state, rollout, inputs, rule_params, mean_across_processes
         )
-        # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of the
-        # meta-gradient. Computed inside of the loss they would leak into the agent's gradient.
-        grads, logs = grad(self.loss_of_params, has_aux=True)(state.params, rollout, targets)
-        grads, logs = self._of_all(grads, logs, inputs, mean_across_processes)
-        new_state, norms = self._step(state, grads, meta_state, learning_rate)
-        return new_state, logs | norms, targets, agent_out
+        states: list[LearnerState] = []
+        all_logs: list[Logs] = []
+        for _ in range(self.epochs):
+            # The targets are an argument that is not differentiated: constants of the inner gradient, yet in the graph of
+            # the meta-gradient. Computed inside of the loss they would leak into the agent's gradient.
+            grads, logs = grad(self.loss_of_params, has_aux=True)(state.params, rollout, targets)
+            grads, logs = self._of_all(grads, logs, inputs, mean_across_processes)
+            state, norms = self._step(state, grads, meta_state, learning_rate)
+            states.append(state)
+            all_logs.append(logs | norms)
+        if self.epochs > 1:
+            all_logs = [{name: torch.stack([each[name] for each in all_logs]).mean(0) for name in all_logs[0]}]
+        return states, all_logs[0], targets, agent_out
 
     def loss_of_params(self, params: Params, rollout: Rollout, targets: Targets) -> tuple[Tensor, Logs]:
         """The loss as a function of the agent's parameters, given targets; outputs per action at the taken actions alone."""

@@ -30,7 +30,7 @@ from disco_torch.discovery.group_state import GroupGradient
 from disco_torch.types import Rollout, tree_map
 
 
-@pytest.fixture(scope="module", params=[{}, REPLAY | {"valid_envs": 5}], ids=["notebook", "replay"])
+@pytest.fixture(scope="module", params=[{}, REPLAY | {"valid_envs": 5}, {"epochs": 3}], ids=["notebook", "replay", "epochs"])
 def advanced(request: pytest.FixtureRequest) -> tuple[Watched, GroupGradient]:
     """A group of three agents of two learning rates in two environments, in the middle of their lives."""
     watched = Watched(make_group(tiny_config(CATCH, GRID, **request.param)))

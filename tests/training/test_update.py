@@ -218,6 +218,27 @@ def test_a_differentiable_update_is_a_function_of_the_rule(
     assert {"meta_net.pi_head.weight", "meta_net.y_head.weight", "meta_net.encoder.y_net.0.weight"} <= reached
 
 
+def test_a_differentiable_update_of_several_gradient_steps(
+    learner: Learner, state: LearnerState, make_rollout: MakeRollout
+) -> None:
+    """The same as `update`, but for the policy whose prediction the agent learns, which is left out here."""
+    several = dataclasses.replace(learner, epochs=3, hyper_params={"aux_policy_cost": 0.0})
+    rule_params = {name: x.detach() for name, x in learner.rule.named_parameters()}
+    states, logs, _, _ = several.differentiable_steps(state, make_rollout(), rule_params)
+    want, want_logs = several.update(state, make_rollout())
+    assert len(states) == 3 and int(states[-1].opt_state.count) == int(state.opt_state.count) + 3
+    assert_trees_equal(states[-1].params, want.params)
+    torch.testing.assert_close(logs["total_loss"], want_logs["total_loss"])
+
+
+@pytest.mark.parametrize("settings", [{"minibatches": 2}, {"max_gradient_norm": 0.5}])
+def test_a_differentiable_update_knows_no_minibatches(
+    learner: Learner, state: LearnerState, make_rollout: MakeRollout, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="`minibatches` must be 1 and `max_gradient_norm` 0 in a differentiable update"):
+        dataclasses.replace(learner, **settings).differentiable_update(state, make_rollout(), {})
+
+
 def in_two_processes(work: Callable[[int, Callable[[Tensor], Tensor]], Any]) -> list[Any]:
     """Runs `work(rank, mean)` twice at once; `mean` waits for both and returns the mean of what they gave."""
     barrier, given, results = threading.Barrier(2, timeout=30), [torch.zeros(())] * 2, [None, None]
