@@ -186,7 +186,8 @@ def load_subject(
     if isinstance(rule, str) and resolve_rule(rule) != own:
         raise ValueError(f"`rule` must be that of the run {run}, {own}, got {rule!r}; an agent has the outputs of its rule.")
     objects = bring_again(folder.config, env=env, rule=rule if isinstance(rule, UpdateRule) else None)
-    if isinstance(rule, str):
+    objects = dataclasses.replace(objects, rule_file=folder.rule_file)
+    if isinstance(rule, str) and folder.rule_file is None:
         check_name_or_file(own)
     content = folder.load_checkpoint(checkpoint)["session"]
     session = TrainingSession(folder.config, objects)

@@ -7,7 +7,7 @@ import errno
 import json
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -110,10 +110,11 @@ class ConfiguredFolder(Generic[C]):
         raise NotImplementedError
 
     @classmethod
-    def create(cls, config: C) -> Self:
+    def create(cls, config: C, fill: Callable[[Path], None] | None = None) -> Self:
         """A new folder under `config.runs`; a given name must be free, a made-up one gets a number.
 
-        It takes its name with its configuration in it, so that a kill leaves no folder that can be neither used nor made.
+        It takes its name with its configuration in it, so that a kill leaves no folder that can be neither used nor made;
+        and with whatever `fill` writes into the folder that it is given.
         """
         check_run_name(config.name)
         name = config.name or cls.made_up_name(config)
@@ -121,6 +122,8 @@ class ConfiguredFolder(Generic[C]):
         begun = config.runs / f".{name}.{uuid.uuid4().hex}.partial"
         begun.mkdir(parents=True)
         try:
+            if fill is not None:
+                fill(begun)
             while True:
                 folder = cls(path, cls._changed(config, name=path.name))
                 write_json(begun / "config.json", folder.plain_config())

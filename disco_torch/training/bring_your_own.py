@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NoReturn
 
 import gymnasium
@@ -53,6 +54,7 @@ class RunObjects:
       wrappers: in place of `config.wrappers`.
       agent: a whole `Agent`, or the module that is the agent's torso.
       rule: in place of `config.rule`.
+      rule_file: the run's own copy of the rule that `config.rule` named when it began; None where there is none.
       imports_names: whether an environment of the configuration, "module:Name-v0", may import its module. Not where
         somebody else has written the configuration.
     """
@@ -61,6 +63,7 @@ class RunObjects:
     wrappers: Sequence[Wrapper] | None = None
     agent: nn.Module | None = None
     rule: UpdateRule | None = None
+    rule_file: Path | None = None
     imports_names: bool = True
 
     def make_env(self, config: TrainConfig, num_envs: int, device: torch.device, **changes: Any) -> Environment:
@@ -131,7 +134,9 @@ class RunObjects:
     def make_rule(self, config: TrainConfig) -> UpdateRule:
         if self.rule is None and config.objects.rule:
             _ask_for("rule", config.objects.rule, "rule")
-        return load_rule(config.rule, dtype=torch.float32) if self.rule is None else self.rule  # a file may store another
+        if self.rule is not None:
+            return self.rule
+        return load_rule(self.rule_file or config.rule, dtype=torch.float32)  # a file may store another
 
     def make_agent(self, config: TrainConfig, example: Observations, num_actions: int, outputs: OutputSpec) -> Agent:
         if self.agent is None and config.objects.agent:

@@ -14,25 +14,28 @@ from disco_torch.weights.hub import is_hub_name, pin_rule
 
 DEFAULT_RULE = "ppo-replay"
 """The rule of a run that names none, `auto`."""
-ONE_LARGE_UPDATE = {"batch_size": 64, "updates_per_rollout": 1}
+# Chosen on levels of the tensor families and on validation tasks, see docs/training.md: many small gradient steps, each
+# of 64 steps out of the last 8 rollouts, come sooner after what they learn from than one long rollout allows.
+MANY_SMALL_STEPS: dict[str, Any] = {
+    "num_envs": 4,
+    "rollout_length": 33,
+    "batch_size": 0,
+    "updates_per_rollout": 1,
+    "replay_capacity": 32,
+    "replayed_share": 0.0,
+    "epochs": 2,
+    "minibatches": 16,
+    "max_gradient_norm": 0.5,
+    "inputs": InputConfig(observations="auto", rewards="normalized", least_deviation=1.0),
+    "agent": dataclasses.replace(SMALL_AGENT, activation="tanh"),
+    "optimizer": AdamConfig(learning_rate=7e-4, eps=1e-5),
+}
+"""32 gradient steps after each short rollout, on targets that are computed once."""
+ONE_LARGE_UPDATE: dict[str, Any] = {"batch_size": 64, "updates_per_rollout": 1}
 """One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
-    # Chosen on levels of the tensor families and on validation tasks, see docs/training.md: many small gradient steps, each
-    # of 64 steps out of the last 8 rollouts, come sooner after what they learn from than one long rollout allows.
-    "ppo-replay": {
-        "num_envs": 4,
-        "rollout_length": 33,
-        "batch_size": 0,
-        "updates_per_rollout": 1,
-        "replay_capacity": 32,
-        "replayed_share": 0.0,
-        "epochs": 2,
-        "minibatches": 16,
-        "max_gradient_norm": 0.5,
-        "inputs": InputConfig(observations="auto", rewards="normalized", least_deviation=1.0),
-        "agent": dataclasses.replace(SMALL_AGENT, activation="tanh"),
-        "optimizer": AdamConfig(learning_rate=7e-4, eps=1e-5),
-    },
+    "ppo-replay": MANY_SMALL_STEPS,
+    "cmpo": MANY_SMALL_STEPS,
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
     # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.
@@ -51,7 +54,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "checkpoint_every": 50,
     },
     "sprig": {"optimizer": AdamConfig(learning_rate=3e-3)},
-    "cmpo": {"updates_per_rollout": 8, "optimizer": AdamConfig(learning_rate=1e-3)},
     "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
     "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
     "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},

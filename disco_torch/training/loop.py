@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,12 +43,14 @@ from disco_torch.training.bring_your_own import (
 )
 from disco_torch.training.config import TrainConfig
 from disco_torch.training.defaults import chosen_settings, default_config, resolve_rule
-from disco_torch.training.folder import RunFolder
+from disco_torch.training.folder import RULE_COPY, RunFolder
 from disco_torch.training.session import TrainingSession
 from disco_torch.training.settings import resumed_fields, with_fields
 from disco_torch.training.watching import WatchedLoop
 from disco_torch.weights import default_hyper_params
+from disco_torch.weights.files import format_of_content
 from disco_torch.weights.hub import refuse_hub_name
+from disco_torch.weights.registry import rule_path
 
 SHOWN = {
     "steps": "environment steps",
@@ -137,6 +140,7 @@ def train(
             stack.enter_context(ranks.saying_how_to_resume(folder.checkpoints))
             settings = folder.config
             objects = bring_again(settings, env=env, agent=agent, rule=rule, wrappers=wrappers)
+            objects = dataclasses.replace(objects, rule_file=world.share(lambda: folder.rule_file))
         else:
             if config is None and not isinstance(rule, UpdateRule):
                 config = default_config(rule or "auto")
@@ -176,8 +180,14 @@ def _result(loop: TrainingLoop, stopped: bool) -> TrainResult:
 
 
 def _created(config: TrainConfig, stack: ExitStack) -> RunFolder:
-    """A new folder, locked until the stack is closed. The first process makes it."""
-    folder = RunFolder.create(config)
+    """A new folder with a copy of the rule's file, locked until the stack is closed. The first process makes it."""
+    source = None if config.objects.rule else rule_path(config.rule)
+
+    def copy_rule(folder: Path) -> None:
+        if source is not None:
+            shutil.copyfile(source, folder / f"{RULE_COPY}.{format_of_content(source)}")
+
+    folder = RunFolder.create(config, copy_rule)
     stack.enter_context(run_lock(folder.path))
     return folder
 

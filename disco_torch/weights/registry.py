@@ -22,7 +22,7 @@ from disco_torch.rules import (
 )
 from disco_torch.weights.disco103 import find_disco103_weights, local_disco103_weights
 from disco_torch.weights.hub import fetch_rule, is_hub_name, parse_hub_name
-from disco_torch.weights.rule_files import load_rule_file
+from disco_torch.weights.rule_files import load_rule_file, stored_hyper_params
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,19 @@ def check_name_or_file(name_or_path: str | Path, argument: str = "name_or_path")
 
 
 def default_hyper_params(name_or_path: str | Path) -> dict[str, float]:
-    """The hyper-parameters that a rule trains well with, where they are not the defaults of its class."""
+    """The hyper-parameters that a rule trains well with, where they are not the defaults of its class.
+
+    Those of a file are what the agents of its discovery learned with.
+    """
+    entry, path = REGISTRY.get(str(name_or_path)), rule_path(name_or_path)
+    stored = {} if path is None else stored_hyper_params(path)
+    return stored | ({} if entry is None else dict(entry.hyper_params))
+
+
+def rule_path(name_or_path: str | Path) -> Path | None:
+    """The file that holds a rule's weights on this machine; None for a rule without weights, or where they are not here."""
     entry = REGISTRY.get(str(name_or_path))
-    return {} if entry is None else dict(entry.hyper_params)
+    if entry is not None:
+        return None if entry.locate is None else entry.locate()
+    path = fetch_rule(name_or_path) if is_hub_name(name_or_path) else Path(name_or_path)
+    return path if path.is_file() else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from disco_torch.checks import check_between
 from disco_torch.files import reason_of
-from disco_torch.rules import DiscoConfig, DiscoUpdateRule
+from disco_torch.rules import DiscoConfig, DiscoHyperParams, DiscoUpdateRule, resolve_hyper_params
 from disco_torch.types import Params
 from disco_torch.weights.arrays import stored_dtype
 from disco_torch.weights.configuration import check_plain, config_from_plain, config_to_plain, first_difference
@@ -71,6 +72,28 @@ def load_rule_file(
         rule.to(device=device, dtype=dtype or stored_dtype(stored.arrays))
     rule.load_state_dict(params_from(stored, rule, lambda: rule_layers(rule), "rule"))
     return rule
+
+
+def stored_hyper_params(path: str | Path) -> dict[str, float]:
+    """The hyper-parameters that agents learned with while a rule was discovered, where they were not the defaults.
+
+    A rule's targets are made for the losses that learned from them, so a new agent should have these, too.
+    """
+    if format_of_content(Path(path)) == "npz":
+        return {}
+    stored = read_file(path)
+    with naming(stored.path):
+        plain = plain_metadata(stored, "provenance") or {}
+        config = plain.get("config") if isinstance(plain, dict) else None
+        stated = config.get("hyper_params", {}) if isinstance(config, dict) else {}
+        if not isinstance(stated, dict) or not all(is_finite_number(value) for value in stated.values()):
+            raise ValueError(f"`hyper_params` of the provenance must be finite numbers by name, got {stated!r}.")
+        resolve_hyper_params(DiscoHyperParams, stated)
+    return {name: float(value) for name, value in stated.items()}
+
+
+def is_finite_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def outline_of(config: DiscoConfig) -> DiscoUpdateRule:

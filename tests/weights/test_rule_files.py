@@ -18,6 +18,7 @@ from disco_torch import weights
 from disco_torch.rules import ActorCritic, DiscoConfig, DiscoUpdateRule, MetaNetInputOption
 from disco_torch.weights import (
     TransformConfig,
+    default_hyper_params,
     load_disco103_weights,
     load_npz,
     load_rule_file,
@@ -103,6 +104,35 @@ def test_the_file_says_what_the_rule_is(tiny_rule: DiscoUpdateRule, tmp_path: Pa
     assert again.config.net.input_option == tiny_rule.config.net.input_option
     metadata = read_file(tmp_path / "rule.safetensors").metadata
     assert metadata["kind"] == "rule" and json.loads(metadata["provenance"]) == {"seed": 3, "steps": [1, 2]}
+
+
+def test_a_file_brings_the_hyper_parameters_of_its_discovery(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
+    path = tmp_path / "rule.safetensors"
+    save_rule(path, tiny_rule, provenance={"config": {"hyper_params": {"y_cost": 0.25}}})
+    assert default_hyper_params(path) == {"y_cost": 0.25}
+    save_rule(path, tiny_rule)
+    assert default_hyper_params(path) == {}
+    save_rule(tmp_path / "rule.npz", tiny_rule)
+    assert default_hyper_params(tmp_path / "rule.npz") == {}
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ({"y_cost": "much"}, "must be finite numbers by name"),
+        ({"y_cost": True}, "must be finite numbers by name"),
+        ([1.0], "must be finite numbers by name"),
+        ({"speed": 1.0}, "has no 'speed'"),
+        ({"target_params_coeff": 2.0}, "target_params_coeff"),
+    ],
+)
+def test_hyper_parameters_that_no_rule_has_are_refused(
+    tiny_rule: DiscoUpdateRule, tmp_path: Path, stated: Any, message: str
+) -> None:
+    path = tmp_path / "rule.safetensors"
+    save_rule(path, tiny_rule, provenance={"config": {"hyper_params": stated}})
+    with pytest.raises(ValueError, match=f"rule.safetensors.*{message}"):
+        default_hyper_params(path)
 
 
 def test_given_parameters_are_saved_instead(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
