@@ -150,8 +150,37 @@ CPU = dataclasses.replace(
 """A small rule and small agents, for one core. Bandits pay for an action at once, so that the rule soon leaves the plateau;
 they need `first_steps`."""
 
-SPRIG = dataclasses.replace(CPU, weights=MetaLossWeights(policy_entropy=3e-2))
-"""`cpu`, with three times the weight on the policies' entropy."""
+SAPLING = dataclasses.replace(
+    CPU,
+    groups=(
+        GroupConfig(
+            (
+                HabitatConfig("catch-variants", {"rows": 5, "columns": 5}, agents=4),
+                HabitatConfig("chain", {"length": 6}, agents=4),
+                HabitatConfig("bandit", {"arms": 4, "contexts": 8}, agents=4),
+                HabitatConfig("slippery", agents=4),
+                HabitatConfig("maze", {"rooms": 3}, agents=4),
+            ),
+            dataclasses.replace(CPU.groups[0].agent, activation="tanh"),
+            learning_rates=(3e-3,),
+        ),
+    ),
+    rule=dataclasses.replace(CPU.rule, net=dataclasses.replace(CPU.rule.net, policy_target_stddev=0.0), improvement=2.0),
+    meta_updates=400,
+    epochs=8,
+    hyper_params={
+        "target_params_coeff": 0.0,
+        "value_cost": 0.1,
+        "y_cost": 0.2,
+        "z_cost": 0.2,
+        "aux_policy_cost": 0.2,
+    },
+    inputs=InputConfig(observations="auto", rewards="normalized", least_deviation=1.0),
+    slow_after=250,
+    weights=MetaLossWeights(policy_entropy=3e-2),
+)
+"""Starts as a policy improvement by clipped advantages, which the meta-network corrects, and learns in the loop that agents
+train in: several gradient steps on the same targets, normalised inputs."""
 
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
@@ -174,7 +203,7 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         ),
     ),
     "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
-    "sprig": ("the small embedded rule's: `cpu` with more weight on the policies' entropy", SPRIG),
+    "sapling": ("the embedded rule's: corrects a policy improvement, 20 small agents in levels of 5 families", SAPLING),
     "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
     "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
     "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),

@@ -36,6 +36,7 @@ ONE_LARGE_UPDATE: dict[str, Any] = {"batch_size": 64, "updates_per_rollout": 1}
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo-replay": MANY_SMALL_STEPS,
     "cmpo": MANY_SMALL_STEPS,
+    "sapling": MANY_SMALL_STEPS | {"optimizer": AdamConfig(learning_rate=1.5e-3, eps=1e-5)},
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
     # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.

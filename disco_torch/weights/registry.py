@@ -68,6 +68,12 @@ REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
         shipped(
+            "sapling",
+            "Ships with disco-torch: corrects a policy improvement; discovered in minutes on one CPU core.",
+            "disco-torch; reproduce it with `disco-torch discover --preset sapling --device cpu`",
+            num_parameters=17_312,
+        ),
+        shipped(
             "sprig",
             "Ships with disco-torch: a small rule, discovered from random weights in minutes on one CPU core.",
             "disco-torch; reproduce it with `disco-torch discover --preset sprig --device cpu`",
