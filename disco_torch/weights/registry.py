@@ -134,6 +134,7 @@ REGISTRY: dict[str, RuleEntry] = {
             num_parameters=0,
             load=CMPO,
             config=CMPOConfig(),
+            hyper_params={"improvement": 2.0, "value_cost": 0.1, "target_params_coeff": 0.0},
         ),
         RuleEntry(
             name="policy-gradient",
