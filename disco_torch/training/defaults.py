@@ -53,12 +53,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 2,
         "checkpoint_every": 50,
     },
-    "sprig": {"optimizer": AdamConfig(learning_rate=3e-3)},
+    "sapling": MANY_SMALL_STEPS,
     "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
     "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
     "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
 }
-"""Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults."""
+"""Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults.
+
+Rules that are files or on the Hub, which were discovered, have those of `sapling`: see `default_config`."""
 
 
 def resolve_rule(name: str) -> str:
@@ -71,9 +73,14 @@ def resolve_rule(name: str) -> str:
 
 
 def default_config(rule: str = "auto") -> TrainConfig:
-    """The settings of a run with a rule, by its name or file; the plain defaults for a rule that has none of its own."""
+    """The settings of a run with a rule.
+
+    Those of its name in `DEFAULTS`; many small steps for a discovered rule, which is a `.safetensors` or `.npz` file or on
+    the Hub; the plain defaults for any other.
+    """
     rule = DEFAULT_RULE if rule == "auto" else rule
-    return dataclasses.replace(TrainConfig(rule=rule), **DEFAULTS.get(rule, {}))
+    discovered = is_hub_name(rule) or Path(rule).suffix in (".safetensors", ".npz")
+    return dataclasses.replace(TrainConfig(rule=rule), **DEFAULTS.get(rule, MANY_SMALL_STEPS if discovered else {}))
 
 
 def chosen_settings(config: TrainConfig) -> str:
