@@ -122,7 +122,7 @@ def reference_row(golden: str, weights: str) -> Row:
     return Row("Quantities of the JAX reference", f"`{shown}`", measure)
 
 
-def training_row(task: str, preset: str, rule: str = "grove25") -> Row:
+def training_row(task: str, preset: str, rule: str = "sapling") -> Row:
     """Greedy returns of new episodes after training with a preset, perhaps with another rule than its own."""
     change = [] if preset.endswith(rule) else ["--rule", rule]
 
@@ -174,10 +174,10 @@ def main() -> None:
     golden, weights = (str(Path(path).resolve()) if path else "" for path in (args.golden, args.weights))
     rows = [
         reference_row(golden, weights),
-        training_row("Catch 8x8", "catch-grove25"),
-        training_row("CartPole-v1", "cartpole-grove25"),
-        training_row("Catch 8x8", "catch-grove25", "actor-critic"),
-        training_row("CartPole-v1", "cartpole-grove25", "actor-critic"),
+        training_row("Catch 8x8", "catch-sapling"),
+        training_row("CartPole-v1", "cartpole-sapling"),
+        training_row("Catch 8x8", "catch-sapling", "actor-critic"),
+        training_row("CartPole-v1", "cartpole-sapling", "actor-critic"),
         memory_row(),
         update_row(),
     ]

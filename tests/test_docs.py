@@ -145,8 +145,8 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
     text = (ROOT / "docs/discovery.md").read_text()
     rows = re.findall(r"^\| `(\w+)` " + 5 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
     columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4, 5)]
-    assert len(rows) == 17
-    for column, preset in zip(columns, ("cpu", "notebook", "grove5", "grove25"), strict=False):
+    assert len(rows) == 18
+    for column, preset in zip(columns, ("cpu", "notebook", "sapling", "paper-loop"), strict=False):
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[4])
@@ -156,8 +156,8 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
 def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> None:
     """From what commands printed before, without running any; a row without all of its runs is left out."""
     greedy = "│ sampled │ 100 │ 0.5 │ 0 to 1 │ 7 │\n│ greedy  │ 100 │ {} │ 0.9 to 1 │ 7 │"
-    printed = {f"catch-grove25 grove25 seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
-    printed["cartpole-grove25 grove25 seed 0"] = greedy.format(500)
+    printed = {f"catch-sapling sapling seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
+    printed["cartpole-sapling sapling seed 0"] = greedy.format(500)
     printed["memory"] = "updates agents plain ms\n     20      1  23.38 24.73     10.33   2350.47    581.89      0.25"
     results, readme = tmp_path / "results.json", tmp_path / "README.md"
     content = {"commit": "0123abc", "threads": 1, "machine": "a CPU", "date": "2026-01-01", "printed": printed}
@@ -279,12 +279,12 @@ def test_the_comparison_of_a_page(
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs/comparing.md").read_text()
     (code,) = blocks("docs/comparing.md")
-    for much, less in (("100_000", "1536"), ("50_000", "1024"), ("range(5)", "[0]"), ("processes=8", "processes=2")):
+    for much, less in (("100_000", "1536"), ("50_000", "1056"), ("range(5)", "[0]"), ("processes=8", "processes=2")):
         assert much in code
         code = code.replace(much, less)
     exec(code, {"__name__": "__main__"})
     printed = capsys.readouterr().out
-    assert "6/6 " in printed and "| CartPole, 1536 | " in printed and "grove25 (optimizer.learning_rate 0.001)" in printed
+    assert "6/6 " in printed and "| CartPole, 1536 | " in printed and "sapling (optimizer.learning_rate 0.001)" in printed
     assert (tmp_path / "comparison.png").is_file() and len((tmp_path / "comparison.jsonl").read_text().splitlines()) == 6
     command = shlex.split(re.findall(r"```sh\ndisco-torch (.*?)```", text, flags=re.S)[0].replace("\\\n", " "))
     assert main([*command[: command.index("--figure")], "--table-only"]) == 0

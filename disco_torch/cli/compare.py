@@ -29,7 +29,7 @@ class Compare:
     """Tasks: an environment, with options of `train` behind it in the same quotes, such as "catch --steps 64000"; `NAME=` in
     front names the task in tables."""
     rules: tuple[str, ...]
-    """Rules, each with options of `train` behind it in the same quotes, such as "grove25 --optimizer.learning-rate 1e-3"."""
+    """Rules, each with options of `train` behind it in the same quotes, such as "sapling --optimizer.learning-rate 1e-3"."""
     seeds: str = "0-4"
     """Seeds, such as `0-4` or `0,3,5`."""
     steps: int = TrainConfig.steps
@@ -62,9 +62,9 @@ class Compare:
 
 def parse_task(text: str, steps: int) -> Task:
     """The task of `[NAME=]ENVIRONMENT [options]`."""
-    first, config = _parse("--tasks", text, TrainConfig(steps=steps))
+    first, config = _parse("--tasks", text, default := TrainConfig(steps=steps))
     name, _, env = first.rpartition("=")
-    return Task(name or env, env, config.steps, changed_settings(replace(config, steps=TrainConfig.steps)))
+    return Task(name or env, env, config.steps, changed_settings(replace(config, steps=steps), default))
 
 
 def parse_contender(text: str) -> Contender:

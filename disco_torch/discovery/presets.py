@@ -12,104 +12,7 @@ from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoConfig, MetaNetConfig, MetaRNNConfig, extended_input_option
 from disco_torch.training import ValueFunctionConfig
 
-GROVE5 = DiscoverConfig(
-    groups=(
-        GroupConfig(
-            (
-                HabitatConfig("catch-variants", agents=14),
-                HabitatConfig("chain", agents=6),
-                HabitatConfig("crossing", agents=8),
-            ),
-            AgentConfig(dense=(128,), lstm_size=64, head_mlp_hiddens=(64,)),
-            learning_rates=(1e-3, 2e-3, 4e-3),
-        ),
-        GroupConfig(
-            (HabitatConfig("grid", agents=14), HabitatConfig("gatherer", agents=10)),
-            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,)),
-            learning_rates=(5e-4, 1e-3, 3e-3),
-        ),
-    ),
-    rule=DiscoConfig(
-        net=MetaNetConfig(
-            prediction_size=64,
-            hidden_size=128,
-            policy_channels=(16, 8),
-            policy_target_channels=(64,),
-            policy_target_stddev=1.0,
-            meta_rnn=MetaRNNConfig(hidden_size=64),
-            input_option=extended_input_option(),
-        ),
-        value_discount=0.99,
-        num_bins=81,
-        max_abs_value=20.0,
-    ),
-    meta_updates=1351,
-    window=6,
-    rollout_length=14,
-    valid_length=20,
-    fresh_validation=True,
-    num_envs=32,
-    valid_envs=64,
-    batch_size=48,
-    replay_capacity=1024,
-    replayed_share=0.5,
-    lifetimes=(100, 200, 400, 1000),
-    optimizer=AdamConfig(learning_rate=1.5e-3, max_abs_update=NO_CLIP),
-    value_function=ValueFunctionConfig(dense=(128,), aligned=True),
-)
-"""Found in 7 minutes on one H200. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or
-the rule gets no signal."""
-
-GROVE25 = dataclasses.replace(
-    GROVE5,
-    groups=(
-        dataclasses.replace(
-            GROVE5.groups[0],
-            habitats=tuple(HabitatConfig(env, agents=10) for env in ("catch-variants", "chain", "crossing")),
-        ),
-        dataclasses.replace(GROVE5.groups[1], habitats=tuple(HabitatConfig(env, agents=12) for env in ("grid", "gatherer"))),
-    ),
-    start="grove5",
-    seed=1,
-    meta_updates=316,
-    window=20,
-    stride=10,
-    optimizer=AdamConfig(learning_rate=1e-3, max_abs_update=NO_CLIP),
-    slow_after=100,
-    adam_per_agent=True,
-    weights=MetaLossWeights(policy_entropy=8e-2),
-    share_values=True,
-)
-"""`grove5`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
-entropy has more weight."""
-
-OWN = dataclasses.replace(
-    GROVE25,
-    groups=(
-        GroupConfig(
-            (HabitatConfig("CartPole-v1", agents=4),),
-            AgentConfig(dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
-            learning_rates=(1e-3, 3e-3),
-        ),
-    ),
-    start="grove25",
-    seed=0,
-    meta_updates=200,
-    window=10,
-    stride=5,
-    num_envs=16,
-    valid_envs=0,
-    batch_size=32,
-    replay_capacity=256,
-    inputs=InputConfig(observations="auto", rewards="normalized"),
-    first_steps=True,
-    slow_after=0,
-)
-"""`grove25`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
-and inputs are normalised, since their scales are not known."""
-
-CPU = dataclasses.replace(
-    GROVE5,
+CPU = DiscoverConfig(
     groups=(
         GroupConfig(
             (
@@ -121,15 +24,17 @@ CPU = dataclasses.replace(
             learning_rates=(1e-2,),
         ),
     ),
-    rule=dataclasses.replace(
-        GROVE5.rule,
-        net=dataclasses.replace(
-            GROVE5.rule.net,
+    rule=DiscoConfig(
+        net=MetaNetConfig(
             prediction_size=8,
             hidden_size=32,
+            policy_channels=(16, 8),
             policy_target_channels=(32,),
+            policy_target_stddev=1.0,
             meta_rnn=MetaRNNConfig(hidden_size=16),
+            input_option=extended_input_option(),
         ),
+        value_discount=0.99,
         num_bins=21,
         max_abs_value=10.0,
     ),
@@ -137,10 +42,11 @@ CPU = dataclasses.replace(
     window=5,
     rollout_length=12,
     valid_length=16,
+    fresh_validation=True,
     num_envs=16,
     valid_envs=32,
     batch_size=16,
-    replay_capacity=0,
+    replayed_share=0.5,
     first_steps=True,
     lifetimes=(50, 100, 200),
     optimizer=AdamConfig(learning_rate=3e-3, max_abs_update=NO_CLIP),
@@ -148,7 +54,8 @@ CPU = dataclasses.replace(
     value_function=ValueFunctionConfig(dense=(32,), learning_rate=3e-3, aligned=True),
 )
 """A small rule and small agents, for one core. Bandits pay for an action at once, so that the rule soon leaves the plateau;
-they need `first_steps`."""
+they need `first_steps`. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or the rule
+gets no signal."""
 
 SAPLING = dataclasses.replace(
     CPU,
@@ -182,6 +89,50 @@ SAPLING = dataclasses.replace(
 """Starts as a policy improvement by clipped advantages, which the meta-network corrects, and learns in the loop that agents
 train in: several gradient steps on the same targets, normalised inputs."""
 
+PAPER_LOOP = dataclasses.replace(
+    SAPLING,
+    start="sapling",
+    seed=1,
+    meta_updates=300,
+    window=20,
+    stride=10,
+    replay_capacity=1024,
+    replayed_share=0.5,
+    batch_size=16,
+    lifetimes=(100, 200, 400, 1000),
+    optimizer=AdamConfig(learning_rate=1e-3, max_abs_update=NO_CLIP),
+    slow_after=100,
+    adam_per_agent=True,
+    weights=MetaLossWeights(policy_entropy=8e-2),
+    share_values=True,
+)
+"""`sapling`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
+entropy has more weight."""
+
+OWN = dataclasses.replace(
+    PAPER_LOOP,
+    groups=(
+        GroupConfig(
+            (HabitatConfig("CartPole-v1", agents=4),),
+            dataclasses.replace(SAPLING.groups[0].agent, dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
+            learning_rates=(1e-3, 3e-3),
+        ),
+    ),
+    seed=0,
+    meta_updates=200,
+    window=10,
+    stride=5,
+    rollout_length=14,
+    valid_length=20,
+    valid_envs=0,
+    batch_size=32,
+    replay_capacity=256,
+    slow_after=0,
+    value_function=ValueFunctionConfig(dense=(128,), aligned=True),
+)
+"""`sapling`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
+and inputs are normalised, since their scales are not known."""
+
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
 
 
@@ -204,8 +155,7 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
     ),
     "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
     "sapling": ("the embedded rule's: corrects a policy improvement, 20 small agents in levels of 5 families", SAPLING),
-    "grove5": ("52 agents in levels of 5 families, from random weights", GROVE5),
-    "grove25": ("the embedded rule's: fine-tunes grove5 in the paper's loop, 54 agents in levels of 5 families", GROVE25),
-    "own": ("fine-tunes grove25 on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
+    "paper-loop": ("the paper's loop for small agents: fine-tunes sapling", PAPER_LOOP),
+    "own": ("fine-tunes sapling on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
 }
 """Presets: named settings, each with what it is for."""

@@ -22,7 +22,7 @@ def train_command(config: TrainConfig, rule: str) -> str:
       config: of the run.
       rule: what the rule is called in the command.
     """
-    default, own = config_to_plain(default_config(config.rule)), config_to_plain(config)
+    default, own = config_to_plain(default_config(rule)), config_to_plain(config)
     words = ["disco-torch", "train", "--env", config.env, "--rule", rule]
     words += ["--seed", str(config.seed), "--steps", str(config.steps)]
     for name in [name for name in own if name not in LEFT_OUT]:

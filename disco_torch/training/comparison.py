@@ -100,11 +100,14 @@ def config_with(settings: Mapping[str, Any], rule: str = TrainConfig.rule) -> Tr
     return config_from_plain(TrainConfig, plain, "settings")
 
 
-def changed_settings(config: TrainConfig) -> dict[str, Any]:
-    """The settings in which a configuration differs from those of its rule, by dotted name; inverse of `config_with`."""
-    default = flat_config(config_to_plain(default_config(config.rule)))
+def changed_settings(config: TrainConfig, default: TrainConfig | None = None) -> dict[str, Any]:
+    """The settings in which a configuration differs from `default`, by dotted name; inverse of `config_with`.
+
+    Without a default, those of the rule.
+    """
+    before = flat_config(config_to_plain(default or default_config(config.rule)))
     own = flat_config(config_to_plain(config))
-    return {name.removeprefix("config."): value for name, value in own.items() if default.get(name, flat_config) != value}
+    return {name.removeprefix("config."): value for name, value in own.items() if before.get(name, flat_config) != value}
 
 
 def compare(

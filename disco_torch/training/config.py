@@ -52,8 +52,8 @@ class ObjectsConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. The defaults suit small environments and discovered rules; `default_config` has those of each rule,
-    and presets those of some tasks.
+    """A training run. The defaults suit small environments; `default_config` has those of each rule, and presets those of
+    some tasks.
     """
 
     env: str = "catch"
@@ -63,9 +63,9 @@ class TrainConfig:
     """Arguments of the environment, such as `rows 5 columns 5`."""
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
-    rule: str = "grove25"
-    """Update rule: `ppo-replay`, `ppo`, `sprig`, `grove25`, `grove5`, `disco103`, `cmpo`, `actor-critic`,
-    `policy-gradient`, a file, or `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
+    rule: str = "sapling"
+    """Update rule: `ppo-replay`, `ppo`, `sapling`, `disco103`, `cmpo`, `actor-critic`, `policy-gradient`, a file, or
+    `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0

@@ -31,12 +31,13 @@ MANY_SMALL_STEPS: dict[str, Any] = {
     "optimizer": AdamConfig(learning_rate=7e-4, eps=1e-5),
 }
 """32 gradient steps after each short rollout, on targets that are computed once."""
+DISCOVERED: dict[str, Any] = MANY_SMALL_STEPS | {"optimizer": AdamConfig(learning_rate=1.5e-3, eps=1e-5)}
+"""The same at twice the rate: targets that say how far to go bear it."""
 ONE_LARGE_UPDATE: dict[str, Any] = {"batch_size": 64, "updates_per_rollout": 1}
 """One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo-replay": MANY_SMALL_STEPS,
     "cmpo": MANY_SMALL_STEPS,
-    "sapling": MANY_SMALL_STEPS | {"optimizer": AdamConfig(learning_rate=1.5e-3, eps=1e-5)},
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
     # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.
@@ -54,12 +55,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 2,
         "checkpoint_every": 50,
     },
-    "sprig": {"optimizer": AdamConfig(learning_rate=3e-3)},
+    "sapling": DISCOVERED,
     "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
     "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
     "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
 }
-"""Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults."""
+"""Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults.
+
+Rules that are files or on the Hub, which were discovered, have those of `sapling`: see `default_config`."""
 
 
 def resolve_rule(name: str) -> str:
@@ -72,9 +75,14 @@ def resolve_rule(name: str) -> str:
 
 
 def default_config(rule: str = "auto") -> TrainConfig:
-    """The settings of a run with a rule, by its name or file; the plain defaults for a rule that has none of its own."""
+    """The settings of a run with a rule.
+
+    Those of its name in `DEFAULTS`; `DISCOVERED` for a rule that is a `.safetensors` or `.npz` file or on the Hub; the plain
+    defaults for any other.
+    """
     rule = DEFAULT_RULE if rule == "auto" else rule
-    return dataclasses.replace(TrainConfig(rule=rule), **DEFAULTS.get(rule, {}))
+    discovered = is_hub_name(rule) or Path(rule).suffix in (".safetensors", ".npz")
+    return dataclasses.replace(TrainConfig(rule=rule), **DEFAULTS.get(rule, DISCOVERED if discovered else {}))
 
 
 def chosen_settings(config: TrainConfig) -> str:

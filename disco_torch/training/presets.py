@@ -55,19 +55,13 @@ ATARI_SMALL = TrainConfig(
 
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "default": ("PPO on the last few rollouts, for small environments", default_config()),
-    "catch-grove25": (
+    "catch-sapling": (
         "8x8 Catch with the embedded rule",
-        TrainConfig(
-            env="catch",
-            rule="grove25",
-            batch_size=64,
-            updates_per_rollout=1,
-            optimizer=AdamConfig(learning_rate=3e-3),
-        ),
+        dataclasses.replace(default_config("sapling"), env="catch"),
     ),
-    "cartpole-grove25": (
+    "cartpole-sapling": (
         "CartPole-v1 with the embedded rule",
-        TrainConfig(env="CartPole-v1", rule="grove25"),
+        dataclasses.replace(default_config("sapling"), env="CartPole-v1"),
     ),
     "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
     "catch-actor-critic": (

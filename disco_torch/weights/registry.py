@@ -58,7 +58,7 @@ so noisy at first that Catch is not learned; with its raw advantages the policy 
 large."""
 
 
-def shipped(name: str, description: str, source: str, num_parameters: int = 155_088) -> RuleEntry:
+def shipped(name: str, description: str, source: str, num_parameters: int) -> RuleEntry:
     """A rule whose file is part of the package; the file says itself where it comes from."""
     path = Path(__file__).with_name(f"{name}.safetensors")
     return RuleEntry(name, "discovered", description, source, num_parameters, lambda: load_rule_file(path), lambda: path)
@@ -72,22 +72,6 @@ REGISTRY: dict[str, RuleEntry] = {
             "Ships with disco-torch: corrects a policy improvement; discovered in minutes on one CPU core.",
             "disco-torch; reproduce it with `disco-torch discover --preset sapling --device cpu`",
             num_parameters=17_312,
-        ),
-        shipped(
-            "sprig",
-            "Ships with disco-torch: a small rule, discovered from random weights in minutes on one CPU core.",
-            "disco-torch; reproduce it with `disco-torch discover --preset sprig --device cpu`",
-            num_parameters=17_312,
-        ),
-        shipped(
-            "grove25",
-            "Ships with disco-torch: discovered on 5 families of small environments by the paper's loop.",
-            "disco-torch; reproduce it with `disco-torch discover --preset grove25`, which is fine-tuned from grove5",
-        ),
-        shipped(
-            "grove5",
-            "Ships with disco-torch: the checkpoint that grove25 was fine-tuned from, found on the same families.",
-            "disco-torch; reproduce it with `disco-torch discover --preset grove5`",
         ),
         RuleEntry(
             name="disco103",

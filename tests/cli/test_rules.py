@@ -92,18 +92,18 @@ def test_a_rule_without_weights(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_page_instead_of_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Rules("grove25").run() == 0
+    assert Rules("sapling").run() == 0
     output = capsys.readouterr().out
-    assert output.startswith("grove25 (discovered): Ships with disco-torch") and "│" not in output
+    assert output.startswith("sapling (discovered): Ships with disco-torch") and "│" not in output
     assert len(output.splitlines()) <= 25 and max(map(len, output.splitlines()[1:])) <= 100
     lines = page(output)
-    assert lines["size"] == "42 arrays, 155,088 parameters in total"
-    assert "--preset grove25" in lines["source"] and "weights/grove25.safetensors, sha256 f22f1ee6" in lines["weights"]
-    assert "prediction size 64; hidden size 128" in lines["settings"]
-    assert "environment steps 642,332,672" in lines["found by"] and "preset grove5" in lines["run 1"]
-    assert lines["use it"] == "disco-torch train --rule grove25" and lines["in Python"] == 'load_rule("grove25")'
-    assert Rules("grove25", arrays=True).run() == 0
-    assert "provenance.config.window = 20" in capsys.readouterr().out
+    assert lines["size"] == "42 arrays, 17,312 parameters in total"
+    assert "--preset sapling" in lines["source"] and "weights/sapling.safetensors, sha256 " in lines["weights"]
+    assert "prediction size 8; hidden size 32" in lines["settings"]
+    assert "started from random weights" in lines["found by"]
+    assert lines["use it"] == "disco-torch train --rule sapling" and lines["in Python"] == 'load_rule("sapling")'
+    assert Rules("sapling", arrays=True).run() == 0
+    assert "provenance.config.window = 5" in capsys.readouterr().out
 
 
 def test_a_file_that_says_what_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

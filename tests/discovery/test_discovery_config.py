@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
 import pytest
+import torch
 from small_groups import CATCH, CHAIN, tiny_config
 
 from disco_torch.discovery.config import DiscoverConfig, GroupConfig, HabitatConfig
 from disco_torch.discovery.presets import PRESETS
+from disco_torch.discovery.session import DiscoverySession
 from disco_torch.optim import AdamConfig
 from disco_torch.rules import DiscoUpdateRule
 from disco_torch.weights import list_rules, load_rule
@@ -110,7 +113,7 @@ def test_the_preset_for_a_cpu_is_small_and_starts_from_random_weights() -> None:
     assert config.first_steps and "bandit" in [habitat.env for habitat in config.groups[0].habitats]
 
 
-@pytest.mark.parametrize("name", ["grove5", "grove25", "sprig"])
+@pytest.mark.parametrize("name", ["sapling"])
 def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
@@ -121,3 +124,11 @@ def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     assert config_to_plain(PRESETS[name][1]) == config_to_plain(config_from_plain(DiscoverConfig, found_with))
     rule = load_rule(name)
     assert isinstance(rule, DiscoUpdateRule) and rule.config == PRESETS[name][1].rule
+
+
+def test_the_papers_loop_begins_with_the_embedded_rule() -> None:
+    config = PRESETS["paper-loop"][1]
+    assert (config.start, config.rule) == ("sapling", PRESETS["sapling"][1].rule) and config.updates_per_meta_update == 10
+    session = DiscoverySession(dataclasses.replace(config, device="cpu"))
+    embedded = dict(load_rule("sapling").named_parameters())
+    assert all(torch.equal(param, embedded[name]) for name, param in session.rule.named_parameters())

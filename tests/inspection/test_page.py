@@ -46,6 +46,7 @@ SMALL: dict[str, Any] = {
     "steps": 8 * 7 * 8,
     "device": "cpu",
 }
+LARGE_UPDATES: dict[str, Any] = SMALL | {"epochs": 1, "minibatches": 1, "updates_per_rollout": 4}
 
 
 def silent(line: str) -> None:
@@ -74,7 +75,7 @@ def rule_file(tiny_config: DiscoConfig, randomize: Any, tmp_path_factory: pytest
 def made(rule_file: Path, quick_probes: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Inspection, Path]:
     """A page of the small rule, on Catch."""
     out = tmp_path_factory.mktemp("pages") / "new" / "page.html"
-    return inspect_rule(str(rule_file), out=out, say=silent, **SMALL), out
+    return inspect_rule(str(rule_file), out=out, say=silent, **LARGE_UPDATES), out
 
 
 class Tags(HTMLParser):
@@ -207,7 +208,7 @@ def test_every_rule_of_the_package(rule: str, quick_probes: None) -> None:
 def test_the_agent_of_a_run(
     rule_file: Path, made: tuple[Inspection, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fields = SMALL | {"checkpoint_every": 2, "keep_checkpoints": 10, "tensorboard": False, "runs": tmp_path}
+    fields = LARGE_UPDATES | {"checkpoint_every": 2, "keep_checkpoints": 10, "tensorboard": False, "runs": tmp_path}
     run = train(rule=str(rule_file), view=False, **fields).folder
     subject = load_subject(str(rule_file), run)
     assert subject.session.counters.rollouts == 8 and sorted(subject.memories) == [0, 4, 12, 20, 28]

@@ -56,7 +56,7 @@ def noting(update: Callable[..., Any], seen: list[Rollout]) -> Callable[..., Any
     return noting_update
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient", "grove5"])
+@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient", "sapling"])
 def test_a_resumed_run_is_the_same_run(rule: str, tmp_path: Path) -> None:
     settings = RECALL | {"rule": rule, "burn_in": 1, "eval_every": 48, "eval_episodes": 2}
     whole = train(small_config(tmp_path, name="whole", **settings), view=False).folder

@@ -177,7 +177,7 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_a_rule_that_is_stored_in_another_precision(tmp_path: Path, dtype: torch.dtype) -> None:
-    rule, path = load_rule("grove5"), tmp_path / "rule.safetensors"
+    rule, path = load_rule("sapling"), tmp_path / "rule.safetensors"
     assert isinstance(rule, DiscoUpdateRule)
     save_rule(path, rule, dtype=dtype)
     session = session_of(tmp_path, rule=str(path))

@@ -15,7 +15,7 @@ from disco_torch.weights.files import read_file
 
 def test_the_names() -> None:
     assert [entry.name for entry in list_rules()] == [
-        *("sprig", "grove25", "grove5", "disco103", "actor-critic", "ppo", "ppo-replay", "cmpo", "policy-gradient")
+        *("sapling", "disco103", "actor-critic", "ppo", "ppo-replay", "cmpo", "policy-gradient")
     ]
     assert type(load_rule("ppo")) is type(load_rule("ppo-replay")) is PPO
     assert type(load_rule("actor-critic")) is ActorCritic
@@ -56,7 +56,7 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_needless_configurations() -> None:
-    names = r"\['actor-critic', 'cmpo', 'disco103', 'grove25', 'grove5', 'policy-gradient', 'ppo', 'ppo-replay', 'sprig'\]"
+    names = r"\['actor-critic', 'cmpo', 'disco103', 'policy-gradient', 'ppo', 'ppo-replay', 'sapling'\]"
     message = rf"must be one of {names} or .* file, got 'disco104', which is neither"
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
@@ -64,7 +64,7 @@ def test_unknown_names_and_needless_configurations() -> None:
         load_rule("disco103", config=DiscoConfig())
 
 
-@pytest.mark.parametrize("name", ["grove5", "grove25", "sprig"])
+@pytest.mark.parametrize("name", ["sapling"])
 def test_an_embedded_rule_is_small_and_says_where_it_comes_from(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
@@ -74,11 +74,8 @@ def test_an_embedded_rule_is_small_and_says_where_it_comes_from(name: str) -> No
     assert isinstance(rule, DiscoUpdateRule)
     assert sum(param.numel() for param in rule.parameters()) == entry.num_parameters
     provenance = json.loads(read_file(path).metadata["provenance"])
-    assert provenance["started_from"] == "random weights" and provenance["environment_steps"] > 0
-    curves = provenance["mean_returns"]
-    assert len(curves["meta_updates"]) == len(curves["catch-variants"]) > 30
-    runs = provenance.get("runs", [provenance])
-    assert sum(run["meta_updates"] for run in runs) == provenance["meta_updates"]
+    assert provenance["started_from"] == "random weights" and provenance["meta_updates"] > 0
+    assert provenance["config"]["groups"] and "seeds" in provenance
 
 
 def test_a_rule_that_ships_is_one_more_entry(
