@@ -31,8 +31,11 @@ MANY_SMALL_STEPS: dict[str, Any] = {
     "optimizer": AdamConfig(learning_rate=7e-4, eps=1e-5),
 }
 """32 gradient steps after each short rollout, on targets that are computed once."""
-DISCOVERED: dict[str, Any] = MANY_SMALL_STEPS | {"optimizer": AdamConfig(learning_rate=1.5e-3, eps=1e-5)}
-"""The same at twice the rate: targets that say how far to go bear it."""
+DISCOVERED: dict[str, Any] = MANY_SMALL_STEPS | {
+    "optimizer": AdamConfig(learning_rate=1.5e-3, eps=1e-5),
+    "schedule": "cosine",
+}
+"""The same at twice the rate, which falls to 0: targets that say how far to go bear it."""
 ONE_LARGE_UPDATE: dict[str, Any] = {"batch_size": 64, "updates_per_rollout": 1}
 """One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
