@@ -143,7 +143,7 @@ def train(
             objects = dataclasses.replace(objects, rule_file=world.share(lambda: folder.rule_file))
         else:
             if config is None and not isinstance(rule, UpdateRule):
-                config = default_config(rule or "auto")
+                config = default_config(rule if isinstance(rule, str) else "auto")
             settings = with_fields(config, fields_of_object(env, world.size) | fields)
             settings, objects = bring(settings, env=env, agent=agent, rule=rule, wrappers=wrappers, processes=world.size)
             settings = checked_config(settings)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from disco_torch.checks import check_least
 from disco_torch.data import check_rollout, masked_mean, memory_resets, rule_inputs
 from disco_torch.optim import AdamConfig, AdamState, adam_init, adam_update, apply_updates, clip_by_norm, global_norm
 from disco_torch.rules import UpdateRule, resolve_hyper_params
+from disco_torch.training.learning_agent import LearningAgent
 from disco_torch.training.minibatches import (
     StepTable,
     check_gradient_steps,
@@ -44,31 +45,6 @@ from disco_torch.types import (
     tree_dataclass,
     tree_map,
 )
-
-
-class LearningAgent(Protocol):
-    """What learning needs of an agent; `Agent` is one."""
-
-    def init(self, generator: torch.Generator | None = None) -> Params: ...
-
-    def unroll(
-        self, params: Params, observations: Observations, should_reset: Tensor | None = None, state: Any = None
-    ) -> tuple[AgentOutput, Any]: ...
-
-    def summarized_outputs(
-        self,
-        params: Params,
-        observations: Observations,
-        should_reset: Tensor | None,
-        state: Any,
-        summarizer: Summarizer | None,
-    ) -> LearningOutputs: ...
-
-    def learning_outputs(
-        self, params: Params, rollout: Rollout, should_reset: Tensor, summarizer: Summarizer | None = None
-    ) -> LearningOutputs: ...
-
-    def taken_outputs(self, params: Params, rollout: Rollout, should_reset: Tensor) -> LearningOutputs: ...
 
 
 @tree_dataclass

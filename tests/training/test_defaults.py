@@ -14,7 +14,7 @@ from disco_torch.cli import main, parse
 from disco_torch.cli.train import Train
 from disco_torch.rules import PPO
 from disco_torch.training import default_config, train
-from disco_torch.training.defaults import DEFAULTS, MANY_SMALL_STEPS, chosen_settings
+from disco_torch.training.defaults import DEFAULTS, DISCOVERED, chosen_settings
 from disco_torch.weights import list_rules
 
 SMALL: dict[str, Any] = {"steps": 72, "num_envs": 2, "rollout_length": 6, "minibatches": 3, "device": "cpu"}
@@ -34,8 +34,11 @@ def test_rules_without_settings_of_their_own_have_the_plain_defaults() -> None:
 
 @pytest.mark.parametrize("name", ["sapling", "my/rule.safetensors", "my/rule.npz", "hf:lab/rule", "hf:lab/rule@v1"])
 def test_discovered_rules_have_many_small_steps(name: str) -> None:
-    assert default_config(name) == TrainConfig(rule=name, **MANY_SMALL_STEPS)
-    assert dataclasses.replace(default_config(name), rule="ppo-replay") == default_config()
+    config = default_config(name)
+    assert config == TrainConfig(rule=name, **DISCOVERED)
+    assert (config.optimizer.learning_rate, config.schedule) == (1.5e-3, "cosine")
+    ours = dataclasses.replace(config, optimizer=default_config().optimizer, schedule="constant", rule="ppo-replay")
+    assert ours == default_config()
 
 
 def test_the_default_is_ppo_on_the_last_rollouts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

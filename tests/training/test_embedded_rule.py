@@ -26,7 +26,8 @@ def test_agents_are_updated_by_its_targets(tmp_path: Path) -> None:
     config = dataclasses.replace(config, steps=10 * config.steps_per_rollout)
     lines = [line for line in train(config, view=False).metrics if "total_loss" in line]
     assert [line["updates"] for line in lines] == [1, 2, 3]
-    assert all(math.isfinite(line["total_loss"]) and line["global_update_norm"] > 0 for line in lines)
+    assert all(math.isfinite(line["total_loss"]) for line in lines)
+    assert all(line["global_update_norm"] > 0 for line in lines[:-1])  # at the end the rate has fallen to 0
 
 
 @pytest.mark.slow
