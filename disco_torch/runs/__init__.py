@@ -14,7 +14,7 @@ from disco_torch.runs.checkpoint import (
 from disco_torch.runs.folder import ConfiguredFolder, check_run_name, checked_config
 from disco_torch.runs.lock import RunInUse, run_lock
 from disco_torch.runs.loop import RunDiverged, RunLoop
-from disco_torch.runs.process import configure_process, resolve_device, resolve_speed
+from disco_torch.runs.process import configure_process, one_cpu_thread, resolve_device, resolve_speed
 from disco_torch.runs.signals import close_in_time, stop_signals
 from disco_torch.runs.sinks import Metrics, ServiceSink, Sink, import_service
 from disco_torch.runs.world import World, is_first_process
@@ -41,6 +41,7 @@ __all__ = [
     "import_service",
     "is_first_process",
     "load_checkpoint",
+    "one_cpu_thread",
     "pack",
     "resolve_device",
     "resolve_speed",

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
+
 import torch
 
 from disco_torch.kernels import SPEEDS, Speed, keep_freed_memory
@@ -15,6 +19,22 @@ def configure_process(device: torch.device) -> None:
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
     keep_freed_memory()
+
+
+@contextlib.contextmanager
+def one_cpu_thread() -> Iterator[None]:
+    """One thread for PyTorch's operations on the CPU, unless the variable OMP_NUM_THREADS says how many.
+
+    For many small operations: several threads gain nothing then, and where another process has one of the cores, each
+    operation waits for the thread that has none.
+    """
+    before = torch.get_num_threads()
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -28,6 +28,7 @@ from disco_torch.runs import (
     close_in_time,
     configure_process,
     import_service,
+    one_cpu_thread,
     restoring,
     run_lock,
     stop_signals,
@@ -153,6 +154,8 @@ def train(
         configure_process(world.device(settings.device))
         session = TrainingSession(settings, objects, world)  # before the folder: what cannot be built leaves none behind
         stack.callback(lambda: close_in_time(session.close, asked_to_stop))
+        if settings.minibatches > 1 and session.agent.config.torso in ("mlp", "board"):
+            stack.enter_context(one_cpu_thread())
         if resume is None:
             if settings.agent.torso == "auto":
                 chosen.append(describe_torso(session.agent.config, session.agent.torso))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from disco_torch.kernels import SPEEDS, Speed
-from disco_torch.runs import configure_process, resolve_device, resolve_speed
+from disco_torch.runs import configure_process, one_cpu_thread, resolve_device, resolve_speed
 
 SOURCES = Path(__file__).parents[2] / "disco_torch"
 
@@ -55,3 +55,25 @@ def test_only_entry_points_configure_the_process() -> None:
     assert rooms <= {"runs", "kernels"}
     callers = {str(path.relative_to(SOURCES)) for path in SOURCES.rglob("*.py") if "configure_process(" in path.read_text()}
     assert callers == {"runs/process.py", "training/loop.py", "discovery/run.py"}
+
+
+@pytest.mark.parametrize(("variable", "inside"), [(None, 1), ("2", 2)])
+def test_one_thread_for_many_small_operations(monkeypatch: pytest.MonkeyPatch, variable: str | None, inside: int) -> None:
+    """Only within, also where it fails, and not against what the user has set."""
+    before = torch.get_num_threads()
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+
+    def fails() -> None:
+        with one_cpu_thread():
+            assert torch.get_num_threads() == inside
+            raise OSError("broken")
+
+    torch.set_num_threads(2)
+    try:
+        with pytest.raises(OSError, match="broken"):
+            fails()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
