@@ -33,7 +33,7 @@ def test_agents_are_updated_by_its_targets(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_it_teaches_small_catch(tmp_path: Path) -> None:
     result = train(config_of(tmp_path, env_args=SMALL_BOARD, steps=20_000), view=False)
-    assert result.metrics[0]["interval_return"] < 0 and result.final_return > 0.9
+    assert result.metrics[0]["interval_return"] < 0.2 and result.final_return > 0.9
 
 
 @pytest.mark.slow
