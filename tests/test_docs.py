@@ -156,8 +156,8 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
 def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> None:
     """From what commands printed before, without running any; a row without all of its runs is left out."""
     greedy = "│ sampled │ 100 │ 0.5 │ 0 to 1 │ 7 │\n│ greedy  │ 100 │ {} │ 0.9 to 1 │ 7 │"
-    printed = {f"catch-sapling sapling seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
-    printed["cartpole-sapling sapling seed 0"] = greedy.format(500)
+    printed = {f"catch-sapling seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
+    printed["cartpole-sapling seed 0"] = greedy.format(500)
     printed["memory"] = "updates agents plain ms\n     20      1  23.38 24.73     10.33   2350.47    581.89      0.25"
     results, readme = tmp_path / "results.json", tmp_path / "README.md"
     content = {"commit": "0123abc", "threads": 1, "machine": "a CPU", "date": "2026-01-01", "printed": printed}
