@@ -122,7 +122,7 @@ def reference_row(golden: str, weights: str) -> Row:
     return Row("Quantities of the JAX reference", f"`{shown}`", measure)
 
 
-def training_row(task: str, preset: str, rule: str = "sapling") -> Row:
+def training_row(task: str, preset: str, rule: str = "birch") -> Row:
     """Greedy returns of new episodes after training with a preset, which is one of the rule."""
 
     def measure(results: Results) -> str:
@@ -173,8 +173,8 @@ def main() -> None:
     golden, weights = (str(Path(path).resolve()) if path else "" for path in (args.golden, args.weights))
     rows = [
         reference_row(golden, weights),
-        training_row("Catch 8x8", "catch-sapling"),
-        training_row("CartPole-v1", "cartpole-sapling"),
+        training_row("Catch 8x8", "catch-birch"),
+        training_row("CartPole-v1", "cartpole-birch"),
         training_row("Catch 8x8", "catch-actor-critic", "actor-critic"),
         memory_row(),
         update_row(),

@@ -1,8 +1,8 @@
 """The suite: rules on other people's environments, beside Stable-Baselines3's PPO.
 
-    python benchmarks/suite.py --rules sapling ppo actor-critic --processes 16 --out suite.jsonl --figure suite.png
-    python benchmarks/suite.py --rules "sapling --num-envs 8" --subset quick --processes 16 --out suite.jsonl
-    python benchmarks/suite.py --rules sapling ppo --out suite.jsonl --table-only
+    python benchmarks/suite.py --rules birch ppo actor-critic --processes 16 --out suite.jsonl --figure suite.png
+    python benchmarks/suite.py --rules "birch --num-envs 8" --subset quick --processes 16 --out suite.jsonl
+    python benchmarks/suite.py --rules birch ppo --out suite.jsonl --table-only
 
 Every rule runs with its defaults, or with options of `train` behind it in the same quotes. Tasks and their steps are those
 of `suite_tasks.py`; those whose package is not installed are left out (`pip install "disco-torch[suite]"` has all). Scores

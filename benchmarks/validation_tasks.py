@@ -89,6 +89,7 @@ class SwingUp(gymnasium.Env):
 
     observation_space = gymnasium.spaces.Box(-10.0, 10.0, (3,), np.float32)
     action_space = gymnasium.spaces.Discrete(3)
+    torque = 2.5
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
@@ -99,12 +100,48 @@ class SwingUp(gymnasium.Env):
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.time += 1
         for _ in range(2):
-            self.speed += 0.05 * (-9.8 * math.sin(self.angle) + 2.5 * (action - 1) - 0.05 * self.speed)
+            self.speed += 0.05 * (-9.8 * math.sin(self.angle) + self.torque * (action - 1) - 0.05 * self.speed)
             self.angle += 0.05 * self.speed
         return self._see(), -1.0, math.cos(self.angle) < -0.6, self.time >= 300, {}
 
     def _see(self) -> np.ndarray:
         return np.array([math.cos(self.angle), math.sin(self.angle), self.speed], np.float32)
+
+
+class WeakSwing(SwingUp):
+    """The same pendulum with half of the torque, with which chance never succeeds."""
+
+    torque = 1.2
+
+
+class Marsh(gymnasium.Env):
+    """A marsh of 6x6 to cross from the upper edge to the lower one, where reward 1 is: three steps in ten go astray.
+
+    Seven wet fields end the episode without a reward; 80 steps at most. The observation is the number of the field.
+    """
+
+    observation_space = gymnasium.spaces.Discrete(36)
+    action_space = gymnasium.spaces.Discrete(5)
+    moves = ((-1, 0), (0, 1), (1, 0), (0, -1), (1, 1))
+    wet = frozenset({(1, 1), (1, 4), (2, 3), (3, 0), (3, 5), (4, 2), (4, 4)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.int64, dict]:
+        super().reset(seed=seed)
+        self.at, self.time = (0, 2), 0
+        return self._see(), {}
+
+    def step(self, action: int) -> tuple[np.int64, float, bool, bool, dict]:
+        self.time += 1
+        if self.np_random.random() < 0.3:
+            action = int(self.np_random.integers(5))
+        row, column = self.at[0] + self.moves[action][0], self.at[1] + self.moves[action][1]
+        if row >= 0 and 0 <= column < 6:
+            self.at = row, column
+        across = row == 6
+        return self._see(), float(across), across or self.at in self.wet, self.time >= 80, {}
+
+    def _see(self) -> np.int64:
+        return np.int64(6 * min(self.at[0], 5) + self.at[1])
 
 
 class Stock(gymnasium.Env):
@@ -148,8 +185,24 @@ class NoisyBandit(gymnasium.Env):
         return np.eye(8, dtype=np.float32)[self.context], reward, True, False, {}
 
 
-ENVS = {"TwoRooms": TwoRooms, "Field": Field, "SwingUp": SwingUp, "Stock": Stock, "NoisyBandit": NoisyBandit}
-STEPS = {"TwoRooms": 100_000, "Field": 100_000, "SwingUp": 150_000, "Stock": 100_000, "NoisyBandit": 20_000}
+ENVS = {
+    "TwoRooms": TwoRooms,
+    "Field": Field,
+    "SwingUp": SwingUp,
+    "WeakSwing": WeakSwing,
+    "Marsh": Marsh,
+    "Stock": Stock,
+    "NoisyBandit": NoisyBandit,
+}
+STEPS = {
+    "TwoRooms": 100_000,
+    "Field": 100_000,
+    "SwingUp": 150_000,
+    "WeakSwing": 150_000,
+    "Marsh": 100_000,
+    "Stock": 100_000,
+    "NoisyBandit": 20_000,
+}
 VALIDATION = [SuiteTask(name, f"{HERE}:validation/{name}-v0", steps) for name, steps in STEPS.items()]
 for name, entry_point in ENVS.items():
     if f"validation/{name}-v0" not in gymnasium.registry:

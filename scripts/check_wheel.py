@@ -56,7 +56,7 @@ def main() -> None:
         source = Path(__file__).resolve().parents[1]
         assert where != source and (not args.wheel or where == packages.resolve()), f"imported from {where}"
         command = ("-m", "disco_torch")
-        assert "sapling" in run(*command, "rules") and "parameters in total" in run(*command, "rules", "sapling")
+        assert "birch" in run(*command, "rules") and "parameters in total" in run(*command, "rules", "birch")
         assert "balls caught" in run(*command, "demo", "--steps", "4096")
         cartpole = ("--env", "CartPole-v1", "--name", "first", "--eval-every", "1024")
         assert "best evaluation" in run(*command, "train", *cartpole, "--steps", "2048")

@@ -146,7 +146,7 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
     rows = re.findall(r"^\| `(\w+)` " + 5 * r"\| `([^`]*)`[^|]*" + r"\|$", text, flags=re.M)
     columns = [{row[0]: eval(row[i], names) for row in rows} for i in (1, 2, 3, 4, 5)]
     assert len(rows) == 18
-    for column, preset in zip(columns, ("cpu", "notebook", "sapling", "paper-loop"), strict=False):
+    for column, preset in zip(columns, ("cpu", "notebook", "birch", "paper-loop"), strict=False):
         config = DISCOVERIES[preset][1]
         assert column == {name: getattr(config, name) for name in column}
     paper = DiscoverConfig(**columns[4])
@@ -156,8 +156,8 @@ def test_the_loops_of_a_page_are_the_presets() -> None:
 def test_the_results_of_the_readme_are_printed_by_its_script(tmp_path: Path) -> None:
     """From what commands printed before, without running any; a row without all of its runs is left out."""
     greedy = "│ sampled │ 100 │ 0.5 │ 0 to 1 │ 7 │\n│ greedy  │ 100 │ {} │ 0.9 to 1 │ 7 │"
-    printed = {f"catch-sapling seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
-    printed["cartpole-sapling seed 0"] = greedy.format(500)
+    printed = {f"catch-birch seed {seed}": greedy.format(value) for seed, value in enumerate((1, 0.98, 1, -0.5))}
+    printed["cartpole-birch seed 0"] = greedy.format(500)
     printed["memory"] = "updates agents plain ms\n     20      1  23.38 24.73     10.33   2350.47    581.89      0.25"
     results, readme = tmp_path / "results.json", tmp_path / "README.md"
     content = {"commit": "0123abc", "threads": 1, "machine": "a CPU", "date": "2026-01-01", "printed": printed}
@@ -284,7 +284,7 @@ def test_the_comparison_of_a_page(
         code = code.replace(much, less)
     exec(code, {"__name__": "__main__"})
     printed = capsys.readouterr().out
-    assert "6/6 " in printed and "| CartPole, 1536 | " in printed and "sapling (optimizer.learning_rate 0.001)" in printed
+    assert "6/6 " in printed and "| CartPole, 1536 | " in printed and "birch (optimizer.learning_rate 0.001)" in printed
     assert (tmp_path / "comparison.png").is_file() and len((tmp_path / "comparison.jsonl").read_text().splitlines()) == 6
     command = shlex.split(re.findall(r"```sh\ndisco-torch (.*?)```", text, flags=re.S)[0].replace("\\\n", " "))
     assert main([*command[: command.index("--figure")], "--table-only"]) == 0

@@ -27,5 +27,5 @@ def test_every_other_file_is_package_data() -> None:
     patterns = SETTINGS["package-data"]["disco_torch"]
     packed = {path for pattern in patterns for path in PACKAGE.glob(pattern)}
     others = set(files("others"))
-    assert {path.name for path in others} >= {"py.typed", "sapling.safetensors"}
+    assert {path.name for path in others} >= {"py.typed", "birch.safetensors"}
     assert others <= packed, "setuptools leaves these out of a wheel"

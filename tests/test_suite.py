@@ -85,10 +85,10 @@ def test_a_task_whose_package_is_missing_is_left_out_with_a_notice(
     monkeypatch.setattr(suite, "installed", lambda task: task.package != "minigrid")
     out = tmp_path / "runs.jsonl"
     bandit = next(task for task in tasks.SUITE if task.name == "bandit")
-    for rule, score in ((RANDOM, 0.25), ("sapling", 0.9), ("ppo", 0.8)):
+    for rule, score in ((RANDOM, 0.25), ("birch", 0.9), ("ppo", 0.8)):
         steps = 0 if rule == RANDOM else bandit.steps
         append_record(out, RunRecord("bandit", rule, 0, steps, score, score, {}, {"env": bandit.env}))
-    command = ["--rules", "sapling", "--tasks", "bandit", "MiniGrid FourRooms", "--out", str(out), "--table-only"]
+    command = ["--rules", "birch", "--tasks", "bandit", "MiniGrid FourRooms", "--out", str(out), "--table-only"]
     assert suite.main([*command, "--also", str(out)]) == 0
     text = capsys.readouterr().out
     assert "MiniGrid FourRooms is left out: minigrid is not installed" in text

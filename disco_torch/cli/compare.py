@@ -29,7 +29,7 @@ class Compare:
     """Tasks: an environment, with options of `train` behind it in the same quotes, such as "catch --steps 64000"; `NAME=` in
     front names the task in tables."""
     rules: tuple[str, ...]
-    """Rules, each with options of `train` behind it in the same quotes, such as "sapling --optimizer.learning-rate 1e-3"."""
+    """Rules, each with options of `train` behind it in the same quotes, such as "birch --optimizer.learning-rate 1e-3"."""
     seeds: str = "0-4"
     """Seeds, such as `0-4` or `0,3,5`."""
     steps: int = TrainConfig.steps

@@ -23,7 +23,7 @@ class Demo:
     """Environment steps to take; a quarter of the preset's 256,000."""
 
     def run(self) -> int:
-        config = dataclasses.replace(PRESETS["catch-sapling"][1], seed=self.seed, steps=self.steps)
+        config = dataclasses.replace(PRESETS["catch-birch"][1], seed=self.seed, steps=self.steps)
         result = train(config)
         console = Console()
         console.print(f"caught  {curve(result.metrics)}", highlight=False, soft_wrap=True)

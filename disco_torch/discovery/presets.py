@@ -57,7 +57,7 @@ CPU = DiscoverConfig(
 they need `first_steps`. Agents learn from hundreds of steps an update: a life must be long enough to learn in, or the rule
 gets no signal."""
 
-SAPLING = dataclasses.replace(
+BIRCH = dataclasses.replace(
     CPU,
     groups=(
         GroupConfig(
@@ -72,26 +72,28 @@ SAPLING = dataclasses.replace(
             learning_rates=(3e-3,),
         ),
     ),
-    rule=dataclasses.replace(CPU.rule, net=dataclasses.replace(CPU.rule.net, policy_target_stddev=0.0), improvement=2.0),
+    rule=dataclasses.replace(
+        CPU.rule, net=dataclasses.replace(CPU.rule.net, policy_target_stddev=0.0), num_bins=1, advantage_push=1.0
+    ),
     meta_updates=400,
     epochs=8,
     hyper_params={
         "target_params_coeff": 0.0,
-        "value_cost": 0.1,
+        "value_cost": 0.5,
         "y_cost": 0.2,
         "z_cost": 0.2,
         "aux_policy_cost": 0.2,
     },
     inputs=InputConfig(observations="auto", rewards="normalized", least_deviation=1.0),
     slow_after=250,
-    weights=MetaLossWeights(policy_entropy=3e-2),
+    weights=MetaLossWeights(policy_entropy=2e-2),
 )
-"""Starts as a policy improvement by clipped advantages, which the meta-network corrects, and learns in the loop that agents
-train in: several gradient steps on the same targets, normalised inputs."""
+"""Starts as the rule `doubly-robust`, whose policy targets the meta-network corrects, and learns in the loop that agents train
+in: several gradient steps on the same targets, normalised inputs. A value is one number, not a distribution over bins."""
 
 PAPER_LOOP = dataclasses.replace(
-    SAPLING,
-    start="sapling",
+    BIRCH,
+    start="birch",
     seed=1,
     meta_updates=300,
     window=20,
@@ -106,7 +108,7 @@ PAPER_LOOP = dataclasses.replace(
     weights=MetaLossWeights(policy_entropy=8e-2),
     share_values=True,
 )
-"""`sapling`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
+"""`birch`, fine-tuned in the paper's loop. With longer windows a rule learns to commit too early, unless the policies'
 entropy has more weight."""
 
 OWN = dataclasses.replace(
@@ -114,7 +116,7 @@ OWN = dataclasses.replace(
     groups=(
         GroupConfig(
             (HabitatConfig("CartPole-v1", agents=4),),
-            dataclasses.replace(SAPLING.groups[0].agent, dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
+            dataclasses.replace(BIRCH.groups[0].agent, dense=(64, 64), lstm_size=64, head_mlp_hiddens=(64,), torso="auto"),
             learning_rates=(1e-3, 3e-3),
         ),
     ),
@@ -130,7 +132,7 @@ OWN = dataclasses.replace(
     slow_after=0,
     value_function=ValueFunctionConfig(dense=(128,), aligned=True),
 )
-"""`sapling`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
+"""`birch`, fine-tuned on a user's environments. These step on the host: a meta-update takes fewer steps of fewer of them,
 and inputs are normalised, since their scales are not known."""
 
 NOTEBOOK_AGENT = AgentConfig(dense=(512, 512), lstm_size=256, head_mlp_hiddens=(256,))
@@ -154,8 +156,8 @@ PRESETS: dict[str, tuple[str, DiscoverConfig]] = {
         ),
     ),
     "cpu": ("ten minutes on one core: a small rule and 16 small agents in levels of 3 families, from random weights", CPU),
-    "sapling": ("the embedded rule's: corrects a policy improvement, 20 small agents in levels of 5 families", SAPLING),
-    "paper-loop": ("the paper's loop for small agents: fine-tunes sapling", PAPER_LOOP),
-    "own": ("fine-tunes sapling on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
+    "birch": ("the embedded rule's: corrects `doubly-robust`, 20 small agents in levels of 5 families", BIRCH),
+    "paper-loop": ("the paper's loop for small agents: fine-tunes birch", PAPER_LOOP),
+    "own": ("fine-tunes birch on your environments, named with `--envs`; CartPole-v1 unless named", OWN),
 }
 """Presets: named settings, each with what it is for."""

@@ -9,7 +9,15 @@ from typing import Any
 
 from disco_torch.inspection.case import RuleCase
 from disco_torch.inspection.edits import fresh_rule
-from disco_torch.rules import CMPO, ActorCritic, ActorCriticHyperParams, CMPOConfig, CMPOHyperParams, UpdateRule, discount_of
+from disco_torch.rules import (
+    ActorCritic,
+    ActorCriticHyperParams,
+    DoublyRobust,
+    DoublyRobustConfig,
+    DoublyRobustHyperParams,
+    UpdateRule,
+    discount_of,
+)
 from disco_torch.types import AgentOutput
 from disco_torch.weights import default_hyper_params
 from disco_torch.weights.registry import SCALAR_ACTOR_CRITIC
@@ -44,8 +52,8 @@ class Peer:
 def peers_of(case: RuleCase, seed: int = 0) -> Iterator[Peer]:
     """The same rule with fresh weights, and rules by hand that can work with the agent's outputs.
 
-    Actor-critic reads the agent's values, or the means of its action values under its policy; CMPO its action values. A rule
-    has no peer of its own kind.
+    Actor-critic reads the agent's values, or the means of its action values under its policy; doubly-robust its action
+    values. A rule has no peer of its own kind.
     """
     if any(True for _ in case.rule.parameters()):
         fresh = fresh_rule(case.rule, seed)
@@ -55,9 +63,10 @@ def peers_of(case: RuleCase, seed: int = 0) -> Iterator[Peer]:
         settings = default_hyper_params("actor-critic") | {"discount_factor": discount}
         rule = ActorCritic(SCALAR_ACTOR_CRITIC)
         yield Peer("actor-critic", rule, ActorCriticHyperParams(**settings), _with_scalar_value, has_slow_copy=False)
-    if case.action_values is not None and "q" in (case.target_out or {}) and not isinstance(case.rule, CMPO):
-        config = CMPOConfig(num_bins=case.encoding.num_bins, max_abs_value=case.encoding.max_abs_value)
-        yield Peer("CMPO", CMPO(config), CMPOHyperParams(discount_factor=discount), _with_action_values)
+    if case.action_values is not None and not isinstance(case.rule, DoublyRobust):
+        config = DoublyRobustConfig(num_bins=case.encoding.num_bins, max_abs_value=case.encoding.max_abs_value)
+        hyper_params = DoublyRobustHyperParams(discount_factor=discount)
+        yield Peer("doubly-robust", DoublyRobust(config), hyper_params, _with_action_values, has_slow_copy=False)
 
 
 def _with_scalar_value(case: RuleCase) -> AgentOutput:

@@ -7,14 +7,14 @@ from disco_torch.rules.actor_critic import (
     ActorCriticState,
 )
 from disco_torch.rules.base import UpdateRule, discount_of, resolve_hyper_params
-from disco_torch.rules.cmpo import CMPO, CMPOConfig, CMPOHyperParams, CMPOState
 from disco_torch.rules.disco import (
     DiscoConfig,
     DiscoHyperParams,
     DiscoState,
     DiscoUpdateRule,
 )
-from disco_torch.rules.improvement import improved_logits
+from disco_torch.rules.doubly_robust import DoublyRobust, DoublyRobustConfig, DoublyRobustHyperParams, DoublyRobustState
+from disco_torch.rules.improvement import doubly_robust_push, improved_logits
 from disco_torch.rules.inputs import (
     MetaNetInputOption,
     RuleInput,
@@ -33,19 +33,19 @@ from disco_torch.rules.ppo import PPO, PPOHyperParams
 from disco_torch.rules.view import RuleView
 
 __all__ = [
-    "CMPO",
     "PPO",
     "ActorCritic",
     "ActorCriticConfig",
     "ActorCriticHyperParams",
     "ActorCriticState",
-    "CMPOConfig",
-    "CMPOHyperParams",
-    "CMPOState",
     "DiscoConfig",
     "DiscoHyperParams",
     "DiscoState",
     "DiscoUpdateRule",
+    "DoublyRobust",
+    "DoublyRobustConfig",
+    "DoublyRobustHyperParams",
+    "DoublyRobustState",
     "MetaNet",
     "MetaNetConfig",
     "MetaNetInputOption",
@@ -61,6 +61,7 @@ __all__ = [
     "clipped_surrogate_loss",
     "disco_input_option",
     "discount_of",
+    "doubly_robust_push",
     "entropy",
     "extended_input_option",
     "improved_logits",

@@ -22,7 +22,7 @@ from disco_torch.rules.base import (
     taken,
     unrolled,
 )
-from disco_torch.rules.improvement import advantages_of_all, improved_logits
+from disco_torch.rules.improvement import advantages_of_all, doubly_robust_push, improved_logits
 from disco_torch.rules.losses import entropy_of_logs, kl_of_logs
 from disco_torch.rules.meta_net import MetaNet, MetaNetConfig, MetaRNNState
 from disco_torch.types import (
@@ -47,6 +47,9 @@ from disco_torch.values import (
     ValueEncoding,
     normalize_estimates,
 )
+
+LEAST_DEVIATION = 0.1
+"""Least deviation that an `advantage_push` divides advantages by. Once a task is solved they are little but noise."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,16 @@ class DiscoConfig:
     """Factor of the policy improvement that the meta-network corrects, see `improved_logits`; at 0, as in the paper, the
     meta-network makes the whole policy target. With a `policy_target_stddev` of 0 the correction is 0 at first."""
 
+    advantage_push: float = field(default=0.0, metadata={"later": True})
+    """Factor of what advantages add to the policy target by themselves, see `doubly_robust_push`; at 0, as in the paper,
+    nothing. The meta-network then corrects the present policy, and estimates are the agent's, not those of its slow copy."""
+
     def __post_init__(self) -> None:
         check_between("value_discount", self.value_discount, 0.0, 1.0)
+        if self.advantage_push < 0.0:
+            raise ValueError(f"`advantage_push` must be at least 0, got {self.advantage_push}; 0 leaves it out.")
+        if self.advantage_push and self.improvement:
+            raise ValueError("`improvement` must be 0 with an `advantage_push`, got both; choose one of them.")
         if self.improvement < 0.0:
             raise ValueError(f"`improvement` must be at least 0, got {self.improvement}; 0 leaves it out.")
 
@@ -112,7 +123,7 @@ class DiscoUpdateRule(UpdateRule):
     def __init__(self, config: DiscoConfig | None = None) -> None:
         super().__init__()
         self.config = config = config or DiscoConfig()
-        self.encoding = ValueEncoding(config.num_bins, config.max_abs_value, nonlinear=True)
+        self.encoding = ValueEncoding(config.num_bins, config.max_abs_value, nonlinear=config.num_bins > 1)
         self.average = MovingAverage(config.moving_average_decay, config.moving_average_eps)
         self.meta_net = MetaNet(config.net, config.num_bins)
 
@@ -154,7 +165,8 @@ class DiscoUpdateRule(UpdateRule):
     ) -> tuple[ValueOuts, EmaState, EmaState]:
         """Retrace estimates from the online and the target network's action values, under the online policy."""
         agent = LearningOutputs(rollout.agent_out, summary=rollout.agent_summary)
-        q_values, target_q_values = self._q_values(agent), self._q_values(target)  # [T+1, B, A]
+        q_values = self._q_values(agent)  # [T+1, B, A]
+        target_q_values = q_values if self.config.advantage_push else self._q_values(target)
         outs = retrace_estimates(rollout, q_values, target_q_values, self.config.value_discount, td_lambda)
         states = (meta_state.adv_ema_state, meta_state.td_ema_state)
         return normalize_estimates(outs, *states, self.average, mean_across_processes)
@@ -199,6 +211,11 @@ class DiscoUpdateRule(UpdateRule):
         targets, rnn_state = functional_call(self.meta_net, net_params, args)
         if self.config.improvement:
             targets["pi"] = targets["pi"] + self._improved(rollout.actions[:-1], values, target, adv_state)
+        if self.config.advantage_push:
+            logits, behaviour = rollout.agent_out["logits"][:-1], rollout.behaviour_logits()[:-1]
+            targets["pi"] = targets["pi"] + torch.log_softmax(logits, dim=-1)
+            push = self._push(logits, behaviour, rollout.actions[:-1], values, adv_state)
+            targets["push"] = self.config.advantage_push * push
         targets |= {
             "q_target": values.q_target,
             "adv": values.adv,
@@ -221,6 +238,15 @@ class DiscoUpdateRule(UpdateRule):
         scaled = self.average.normalize(advantages, adv_state, subtract_mean=False)
         return improved_logits(target.outputs["logits"][:-1], scaled, self.config.improvement)
 
+    def _push(self, logits: Tensor, behaviour: Tensor, actions: Tensor, values: ValueOuts, adv_state: EmaState) -> Tensor:
+        """What the estimated advantages add to the policy target, [T, B, A], a constant."""
+        assert values.adv is not None and values.qv_adv is not None
+        of_all, of_taken = (
+            self.average.normalize(each, adv_state, subtract_mean=False, least_deviation=LEAST_DEVIATION)
+            for each in (values.qv_adv[:-1], values.adv)
+        )
+        return doubly_robust_push(logits, behaviour, actions, of_all, of_taken)
+
     def agent_loss(
         self,
         rollout: UpdateRuleInputs,
@@ -231,6 +257,8 @@ class DiscoUpdateRule(UpdateRule):
         """KL from the targets to the agent's policy and predictions, and from the next policy to its prediction.
 
             L_t = c_pi KL(pi^ || pi) + c_y KL(y^ || y) + c_z KL(z^ || z(a)) + c_aux KL(pi_{t+1} || p(a)) [not terminal]
+
+        With an `advantage_push` the policy's part is KL(pi^ || pi) - sum_a push(a) log pi(a).
 
         Args:
           rollout: with the outputs of the agent that is to learn.
@@ -259,6 +287,8 @@ class DiscoUpdateRule(UpdateRule):
             torch.log_softmax(x, dim=-1) for x in (logits, y, z, aux_pi, pi_hat, next_logits)
         )
         pi_loss = kl_of_logs(log_pi_hat, log_pi)
+        if "push" in meta_out:
+            pi_loss = pi_loss - torch.sum(meta_out["push"] * log_pi, dim=-1)
         y_loss = kl_of_logs(torch.log_softmax(y_hat, dim=-1), log_y)
         z_loss = kl_of_logs(torch.log_softmax(z_hat, dim=-1), log_z)
         aux_loss = kl_of_logs(log_next, log_aux) * rollout.continues()

@@ -63,9 +63,9 @@ class TrainConfig:
     """Arguments of the environment, such as `rows 5 columns 5`."""
     wrappers: Sequence[str] = field(default=(), metadata={"later": True})
     """Wrappers around each Gymnasium environment, as `module:Name`; the first is the innermost."""
-    rule: str = "sapling"
-    """Update rule: `ppo-replay`, `ppo`, `sapling`, `disco103`, `cmpo`, `actor-critic`, `policy-gradient`, a file, or
-    `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
+    rule: str = "birch"
+    """Update rule: `ppo-replay`, `ppo`, `birch`, `disco103`, `doubly-robust`, `actor-critic`, `policy-gradient`, a
+    file, or `hf:ORG/NAME[@revision]` on the Hugging Face Hub; `auto` is `ppo-replay`."""
     hyper_params: dict[str, float] = field(default_factory=dict)
     """Changes to the rule's hyper-parameters, such as `value_cost 0.5`."""
     seed: int = 0

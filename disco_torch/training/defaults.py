@@ -40,7 +40,7 @@ ONE_LARGE_UPDATE: dict[str, Any] = {"batch_size": 64, "updates_per_rollout": 1}
 """One update on half new and half replayed trajectories after each rollout."""
 DEFAULTS: dict[str, dict[str, Any]] = {
     "ppo-replay": MANY_SMALL_STEPS,
-    "cmpo": MANY_SMALL_STEPS,
+    "doubly-robust": DISCOVERED,
     # As Stable-Baselines3: 10 epochs in minibatches of 64 steps over 2048 steps, here of 4 parallel environments. With 16 of
     # 128 steps one of two CartPole agents, after training episodes of 500 steps, fell from some first states when evaluated;
     # a likely reason, not tested, is that a rollout then lacks whole phases of episodes that all environments play in step.
@@ -58,14 +58,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "log_every": 2,
         "checkpoint_every": 50,
     },
-    "sapling": DISCOVERED,
+    "birch": DISCOVERED,
     "disco103": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=3e-3)},
     "actor-critic": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
     "policy-gradient": ONE_LARGE_UPDATE | {"optimizer": AdamConfig(learning_rate=2e-3)},
 }
 """Fields of `TrainConfig` that a rule learns well with, by its name, where they are not the plain defaults.
 
-Rules that are files or on the Hub, which were discovered, have those of `sapling`: see `default_config`."""
+Rules that are files or on the Hub, which were discovered, have those of `birch`: see `default_config`."""
 
 
 def resolve_rule(name: str) -> str:

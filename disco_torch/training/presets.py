@@ -55,13 +55,13 @@ ATARI_SMALL = TrainConfig(
 
 PRESETS: dict[str, tuple[str, TrainConfig]] = {
     "default": ("PPO on the last few rollouts, for small environments", default_config()),
-    "catch-sapling": (
+    "catch-birch": (
         "8x8 Catch with the embedded rule",
-        dataclasses.replace(default_config("sapling"), env="catch"),
+        dataclasses.replace(default_config("birch"), env="catch"),
     ),
-    "cartpole-sapling": (
+    "cartpole-birch": (
         "CartPole-v1 with the embedded rule",
-        dataclasses.replace(default_config("sapling"), env="CartPole-v1"),
+        dataclasses.replace(default_config("birch"), env="CartPole-v1"),
     ),
     "catch": ("8x8 Catch with Disco103, the settings of the reference's notebook", _notebook(rule="disco103")),
     "catch-actor-critic": (

@@ -26,10 +26,10 @@ from disco_torch.data.acting import ActingAgent
 from disco_torch.envs import Environment, PureEnvironment
 from disco_torch.kernels import Recorded, Speed
 from disco_torch.rules import (
-    CMPO,
     PPO,
     ActorCritic,
     DiscoUpdateRule,
+    DoublyRobust,
     PolicyGradient,
     UpdateRule,
     discount_of,
@@ -155,7 +155,7 @@ class TrainingSession:
     def _update_speed(self) -> Speed:
         """The speed of updates: on a CPU `auto` traces them where there are many, with networks and rules of the package."""
         config, objects = self.config, self.objects
-        is_own = objects.agent is None and type(self.rule) in (PPO, ActorCritic, CMPO, DiscoUpdateRule)
+        is_own = objects.agent is None and type(self.rule) in (PPO, ActorCritic, DiscoUpdateRule, DoublyRobust)
         pays = is_own and config.num_gradient_steps >= TRACED_FROM
         return resolve_speed(config.speed, self.device, on_cpu="traced" if pays else "plain")
 

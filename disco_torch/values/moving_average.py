@@ -51,13 +51,17 @@ class MovingAverage:
             decay_product=state.decay_product * self.decay,
         )
 
-    def normalize(self, x: Tensor, state: EmaState, subtract_mean: bool = True) -> Tensor:
+    def normalize(self, x: Tensor, state: EmaState, subtract_mean: bool = True, least_deviation: float = 0.0) -> Tensor:
         """(x - mean) / (sqrt(var + 1e-12) + eps), [...] -> [...].
 
-        Two epsilons keep the gradient finite where the variance is 0. `state` must have seen a batch.
+        Two epsilons keep the gradient finite where the variance is 0. `state` must have seen a batch. A root below
+        `least_deviation` is brought to it.
         """
         debias = 1.0 / (1.0 - state.decay_product)
         mean = state.moment1 * debias
         variance = torch.clamp(state.moment2 * debias - torch.square(mean), min=0.0)
         centred = x - mean if subtract_mean else x
-        return centred / (torch.sqrt(variance + ROOT_EPSILON) + self.eps)
+        deviation = torch.sqrt(variance + ROOT_EPSILON)
+        if least_deviation:
+            deviation = torch.clamp(deviation, min=least_deviation)
+        return centred / (deviation + self.eps)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from disco_torch.rules import (
-    CMPO,
     PPO,
     ActorCritic,
     ActorCriticConfig,
-    CMPOConfig,
     DiscoConfig,
+    DoublyRobust,
+    DoublyRobustConfig,
     PolicyGradient,
     UpdateRule,
 )
@@ -68,9 +68,9 @@ REGISTRY: dict[str, RuleEntry] = {
     entry.name: entry
     for entry in (
         shipped(
-            "sapling",
-            "Ships with disco-torch: corrects a policy improvement; discovered in minutes on one CPU core.",
-            "disco-torch; reproduce it with `disco-torch discover --preset sapling --device cpu`",
+            "birch",
+            "Ships with disco-torch: a correction of doubly-robust, discovered in minutes on one CPU core.",
+            "disco-torch; reproduce it with `disco-torch discover --preset birch --device cpu`",
             num_parameters=17_312,
         ),
         RuleEntry(
@@ -111,14 +111,13 @@ REGISTRY: dict[str, RuleEntry] = {
             hyper_params={"least_deviation": 0.1},
         ),
         RuleEntry(
-            name="cmpo",
+            name="doubly-robust",
             kind="hand-written",
-            description="Follows a slow policy that is improved by clipped advantages.",
-            source="Hessel et al., Muesli (2021)",
+            description="Policy improvement by action values, corrected by what was observed of the taken actions.",
+            source="disco-torch; the estimate of Jiang and Li (2016), with PPO's bound on the ratio",
             num_parameters=0,
-            load=CMPO,
-            config=CMPOConfig(),
-            hyper_params={"improvement": 2.0, "value_cost": 0.1, "target_params_coeff": 0.0},
+            load=DoublyRobust,
+            config=DoublyRobustConfig(),
         ),
         RuleEntry(
             name="policy-gradient",

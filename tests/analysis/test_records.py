@@ -10,7 +10,7 @@ import pytest
 
 from disco_torch.analysis import RunRecord, append_record, area_under_curve, binned_curve, read_records
 
-RECORD = RunRecord("catch", "sapling", 0, 600, 0.5, 0.25, {"num_envs": 4}, {"env": "catch"}, ([300, 600], [0.0, 0.5]))
+RECORD = RunRecord("catch", "birch", 0, 600, 0.5, 0.25, {"num_envs": 4}, {"env": "catch"}, ([300, 600], [0.0, 0.5]))
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_what_makes_another_run(changes: dict[str, object]) -> None:
 
 
 def test_labels() -> None:
-    assert RECORD.label == "sapling (num_envs 4)"
-    assert dataclasses.replace(RECORD, settings={}).label == "sapling"
+    assert RECORD.label == "birch (num_envs 4)"
+    assert dataclasses.replace(RECORD, settings={}).label == "birch"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_a_task_is_an_environment_with_options() -> None:
 
 
 def test_a_rule_is_a_name_with_options() -> None:
-    assert parse_contender("sapling") == Contender("sapling")
+    assert parse_contender("birch") == Contender("birch")
     got = parse_contender("ppo --optimizer.learning-rate 1e-3 --agent.dense 8 8")
     assert got == Contender("ppo", {"optimizer.learning_rate": 1e-3, "agent.dense": [8, 8]})
 
@@ -48,13 +48,13 @@ def test_runs_tables_and_figure(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_other_files_are_shown_beside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, also = tmp_path / "runs.jsonl", tmp_path / "also.jsonl"
-    for path, rule, score in ((out, "sapling", 3.0), (out, "random", 0.0), (also, "sb3-ppo", 2.0), (also, "other", 9.0)):
+    for path, rule, score in ((out, "birch", 3.0), (out, "random", 0.0), (also, "sb3-ppo", 2.0), (also, "other", 9.0)):
         append_record(path, RunRecord("catch", rule, 0, 0 if rule == "random" else 600, score, score, {}, {"env": "catch"}))
-    command = ["compare", "--tasks", "catch", "--rules", "sapling", "--steps", "600", "--out", str(out), "--table-only"]
+    command = ["compare", "--tasks", "catch", "--rules", "birch", "--steps", "600", "--out", str(out), "--table-only"]
     assert main([*command, "--also", str(also), "--peers", "sb3-ppo"]) == 0
     text = capsys.readouterr().out
     assert "| catch, 600 | 0 (1) | 3 (1) | 2 (1) |" in text and "other" not in text
-    assert "| sapling | 1.5 [1.5, 1.5] |" in text and "| peer | 1 [1, 1] |" in text
+    assert "| birch | 1.5 [1.5, 1.5] |" in text and "| peer | 1 [1, 1] |" in text
     assert main([*command[:3], "--rules", "nothing", *command[5:]]) == 0
     assert "| catch, 600 |" not in capsys.readouterr().out
 
@@ -63,16 +63,16 @@ def test_a_run_of_another_file_is_neither_repeated_nor_counted_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, also = tmp_path / "runs.jsonl", tmp_path / "also.jsonl"
-    for rule, path in (("random", also), ("sapling", also), ("sapling", out)):
+    for rule, path in (("random", also), ("birch", also), ("birch", out)):
         append_record(path, RunRecord("catch", rule, 0, 0 if rule == "random" else 2048, 1.0, 1.0, {}, {"env": "catch"}))
-    command = ["compare", "--tasks", "catch", "--rules", "sapling", "--steps", "2048", "--seeds", "0", "--out", str(out)]
+    command = ["compare", "--tasks", "catch", "--rules", "birch", "--steps", "2048", "--seeds", "0", "--out", str(out)]
     assert main([*command, "--also", str(also)]) == 0
     text = capsys.readouterr().out
     assert "| catch, 2048 | 1 (1) | 1 (1) |" in text and len(read_records(out)) == 1
 
 
 def test_nothing_to_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["compare", "--tasks", "catch", "--rules", "sapling", "--out", str(tmp_path / "none.jsonl"), "--table-only"]
+    command = ["compare", "--tasks", "catch", "--rules", "birch", "--out", str(tmp_path / "none.jsonl"), "--table-only"]
     assert main(command) == 0
     assert "no finished run of these tasks in " in capsys.readouterr().out
 
@@ -87,15 +87,15 @@ def test_a_failed_run_is_counted(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tasks", "catch", "--rules", "sapling", "sapling"], "`--rules` must differ, got ['sapling'] twice"),
-        (["--tasks", "catch", "catch --steps 9", "--rules", "sapling"], "`--tasks` must differ, got ['catch'] twice"),
-        (["--tasks", "--rules", "sapling"], "`--tasks` must name at least one, got none"),
+        (["--tasks", "catch", "--rules", "birch", "birch"], "`--rules` must differ, got ['birch'] twice"),
+        (["--tasks", "catch", "catch --steps 9", "--rules", "birch"], "`--tasks` must differ, got ['catch'] twice"),
+        (["--tasks", "--rules", "birch"], "`--tasks` must name at least one, got none"),
         (["--tasks", "catch", "--rules", "  "], "`--rules` must begin with a name, got '  '"),
-        (["--tasks", "catch 'x", "--rules", "sapling"], "`--tasks` must be a name with options behind it, got"),
-        (["--tasks", "catch", "--rules", "sapling --seed 1"], "`settings` must leave 'seed' to the comparison"),
-        (["--tasks", "catch", "--rules", "sapling", "--seeds", "x"], "`--seeds` must be numbers and ranges"),
-        (["--tasks", "catch", "--rules", "sapling", "--processes", "-1"], "`--processes` must be at least 0, got -1"),
-        (["--tasks", "catch", "--rules", "sapling", "--also", "none.json"], "`--also` must be files of finished runs, got"),
+        (["--tasks", "catch 'x", "--rules", "birch"], "`--tasks` must be a name with options behind it, got"),
+        (["--tasks", "catch", "--rules", "birch --seed 1"], "`settings` must leave 'seed' to the comparison"),
+        (["--tasks", "catch", "--rules", "birch", "--seeds", "x"], "`--seeds` must be numbers and ranges"),
+        (["--tasks", "catch", "--rules", "birch", "--processes", "-1"], "`--processes` must be at least 0, got -1"),
+        (["--tasks", "catch", "--rules", "birch", "--also", "none.json"], "`--also` must be files of finished runs, got"),
     ],
 )
 def test_mistakes(
@@ -112,5 +112,5 @@ def test_mistakes(
 
 def test_an_option_that_train_does_not_have(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ending:
-        main(["compare", "--tasks", "catch", "--rules", "sapling --no-such-option 1"])
+        main(["compare", "--tasks", "catch", "--rules", "birch --no-such-option 1"])
     assert ending.value.code == 2 and "--no-such-option" in capsys.readouterr().err

@@ -183,7 +183,7 @@ def test_names_of_rules() -> None:
     register_rule("none", lambda: 3)
     with pytest.raises(ValueError, match="the rule 'none' must be an UpdateRule, got int"):
         load_rule("none")
-    for name in ("", "sapling", "mine"):
+    for name in ("", "birch", "mine"):
         with pytest.raises(ValueError, match=f"`name` must be a new name, got '{name}'; choose another one"):
             register_rule(name, lambda: ActorCritic())
     with pytest.raises(ValueError, match=r"`rule` must be a class of UpdateRule or a function that returns one, got Actor"):

@@ -92,17 +92,17 @@ def test_a_rule_without_weights(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_page_instead_of_lists(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Rules("sapling").run() == 0
+    assert Rules("birch").run() == 0
     output = capsys.readouterr().out
-    assert output.startswith("sapling (discovered): Ships with disco-torch") and "│" not in output
+    assert output.startswith("birch (discovered): Ships with disco-torch") and "│" not in output
     assert len(output.splitlines()) <= 25 and max(map(len, output.splitlines()[1:])) <= 100
     lines = page(output)
     assert lines["size"] == "42 arrays, 17,312 parameters in total"
-    assert "--preset sapling" in lines["source"] and "weights/sapling.safetensors, sha256 " in lines["weights"]
+    assert "--preset birch" in lines["source"] and "weights/birch.safetensors, sha256 " in lines["weights"]
     assert "prediction size 8; hidden size 32" in lines["settings"]
     assert "started from random weights" in lines["found by"]
-    assert lines["use it"] == "disco-torch train --rule sapling" and lines["in Python"] == 'load_rule("sapling")'
-    assert Rules("sapling", arrays=True).run() == 0
+    assert lines["use it"] == "disco-torch train --rule birch" and lines["in Python"] == 'load_rule("birch")'
+    assert Rules("birch", arrays=True).run() == 0
     assert "provenance.config.window = 5" in capsys.readouterr().out
 
 

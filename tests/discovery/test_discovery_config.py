@@ -113,7 +113,7 @@ def test_the_preset_for_a_cpu_is_small_and_starts_from_random_weights() -> None:
     assert config.first_steps and "bandit" in [habitat.env for habitat in config.groups[0].habitats]
 
 
-@pytest.mark.parametrize("name", ["sapling"])
+@pytest.mark.parametrize("name", ["birch"])
 def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
@@ -128,7 +128,7 @@ def test_the_preset_of_an_embedded_rule_is_what_found_it(name: str) -> None:
 
 def test_the_papers_loop_begins_with_the_embedded_rule() -> None:
     config = PRESETS["paper-loop"][1]
-    assert (config.start, config.rule) == ("sapling", PRESETS["sapling"][1].rule) and config.updates_per_meta_update == 10
+    assert (config.start, config.rule) == ("birch", PRESETS["birch"][1].rule) and config.updates_per_meta_update == 10
     session = DiscoverySession(dataclasses.replace(config, device="cpu"))
-    embedded = dict(load_rule("sapling").named_parameters())
+    embedded = dict(load_rule("birch").named_parameters())
     assert all(torch.equal(param, embedded[name]) for name, param in session.rule.named_parameters())

@@ -122,9 +122,12 @@ def test_memory_is_differentiated_alike(make_case: Callable[..., Case], settings
     assert not torch.allclose(other.grads["meta_net.pi_head.weight"], plain.grads["meta_net.pi_head.weight"])
 
 
-def test_a_corrected_improvement_is_differentiated_alike(make_case: Callable[..., Case], tiny_rule: DiscoUpdateRule) -> None:
+@pytest.mark.parametrize("start", [{"improvement": 2.0}, {"advantage_push": 1.0}], ids=["improvement", "push"])
+def test_a_corrected_improvement_is_differentiated_alike(
+    make_case: Callable[..., Case], tiny_rule: DiscoUpdateRule, start: dict[str, float]
+) -> None:
     before = PlainMetaGradient(*make_case(2)[:2])(*make_case(2)[2:])
-    tiny_rule.config = dataclasses.replace(tiny_rule.config, improvement=2.0)
+    tiny_rule.config = dataclasses.replace(tiny_rule.config, **start)
     learner, value_function, *case = make_case(2)
     plain = PlainMetaGradient(learner, value_function)(*case)
     mixed = MixedModeMetaGradient(learner, value_function)(*case)

@@ -11,7 +11,7 @@ from known_cases import actor_critic_case, disco_case, own_rewards_case
 from disco_torch.inspection import measure_lifetime, peers_of, trace_of
 from disco_torch.inspection.edits import watching
 from disco_torch.inspection.lifetime import lifetime_memory
-from disco_torch.rules import CMPO, ActorCritic, DiscoUpdateRule
+from disco_torch.rules import ActorCritic, DiscoUpdateRule, DoublyRobust
 from disco_torch.types import UpdateRuleInputs
 
 MakeInputs = Callable[..., UpdateRuleInputs]
@@ -55,7 +55,7 @@ def test_a_trace(tiny_rule: DiscoUpdateRule, make_inputs: MakeInputs) -> None:
 def test_rules_beside_a_disco_rule(tiny_rule: DiscoUpdateRule, make_inputs: MakeInputs) -> None:
     case = disco_case(tiny_rule, make_inputs)
     peers = {peer.name: peer for peer in peers_of(case)}
-    assert list(peers) == ["random weights", "actor-critic", "CMPO"]
+    assert list(peers) == ["random weights", "actor-critic", "doubly-robust"]
     for name, peer in peers.items():
         own = watching(peer.case(case), calls=3)[-1]
         assert own.pushes["policy"].isfinite().all() and float(own.pushes["policy"].abs().sum()) > 0.0, name
@@ -64,9 +64,9 @@ def test_rules_beside_a_disco_rule(tiny_rule: DiscoUpdateRule, make_inputs: Make
     critic = peers["actor-critic"].case(case)
     assert isinstance(critic.rule, ActorCritic) and critic.target_out is None
     torch.testing.assert_close(critic.values, case.values)
-    cmpo = peers["CMPO"].case(case)
-    assert isinstance(cmpo.rule, CMPO)
-    torch.testing.assert_close(cmpo.action_values, case.action_values)
+    robust = peers["doubly-robust"].case(case)
+    assert isinstance(robust.rule, DoublyRobust)
+    torch.testing.assert_close(robust.action_values, case.action_values)
 
 
 def test_rules_beside_one_by_hand(make_inputs: MakeInputs) -> None:

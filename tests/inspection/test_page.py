@@ -128,7 +128,7 @@ def test_the_files_beside_it(made: tuple[Inspection, Path]) -> None:
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in folder.glob("*.png"))
     numbers = json.loads((folder / "numbers.json").read_text())
     assert numbers == found.plain() and (numbers["rule"], numbers["env"]) == ("tiny", "catch")
-    assert list(numbers["findings"]) == ["tiny", "random weights", "actor-critic", "CMPO"]
+    assert list(numbers["findings"]) == ["tiny", "random weights", "actor-critic", "doubly-robust"]
     own = numbers["findings"]["tiny"]
     assert [reading["name"] for reading in own["counterfactuals"]][:2] == ["no reward", "reward +1"]
     assert own["counterfactuals"][0]["moved"]["y"][0] > 0.0
@@ -136,11 +136,11 @@ def test_the_files_beside_it(made: tuple[Inspection, Path]) -> None:
     assert own["ages"][0]["updates"] == 0 and len(own["ages"]) > 3
     assert numbers["facts"]["steps of a rollout"] == 6 and numbers["facts"]["trajectories"] == 32
     assert {probe["source"] for probe in numbers["probes"]} == {"y", "z", "policy", "value"}
-    assert "actor-critic, CMPO" in numbers["skipped"]["lifetime"][0]
+    assert "actor-critic, doubly-robust" in numbers["skipped"]["lifetime"][0]
     # The slider has the same numbers.
     trace = json.loads(re.findall(r'id="trace">(.*?)</script>', out.read_text(), flags=re.S)[0])
     assert trace["steps"] == 48 and dict(trace["rows"])["reward"] == own["trace"]["rewards"]
-    assert dict(trace["rows"])["push of CMPO"] == numbers["findings"]["CMPO"]["trace"]["push"]
+    assert dict(trace["rows"])["push of doubly-robust"] == numbers["findings"]["doubly-robust"]["trace"]["push"]
 
 
 def test_horizons_of_next_to_nothing_are_named_and_not_drawn(made: tuple[Inspection, Path]) -> None:
@@ -193,7 +193,7 @@ def test_a_rule_by_hand_and_what_it_lacks(quick_probes: None, tmp_path: Path) ->
     assert {probe.source for probe in found.probes} == {"policy", "value"}
 
 
-@pytest.mark.parametrize("rule", ["ppo", "cmpo", "policy-gradient"])
+@pytest.mark.parametrize("rule", ["ppo", "doubly-robust", "policy-gradient"])
 def test_every_rule_of_the_package(rule: str, quick_probes: None) -> None:
     changes = {"epochs": 1, "minibatches": 1, "updates_per_rollout": 1} if rule == "ppo" else {}
     subject = train_subject(rule, say=silent, **(SMALL | changes))

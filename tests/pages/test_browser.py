@@ -24,14 +24,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
-    inspect_rule("sapling", env="catch", steps=4_224, out=folder / "sapling.html")
+    inspect_rule("birch", env="catch", steps=4_224, out=folder / "birch.html")
     inspect_rule("ppo-replay", env="catch", steps=4_224, out=folder / "ppo-replay.html")
-    runs = [train(env="catch", rule=rule, steps=5_120, runs=folder, view=False).folder for rule in ("sapling", "ppo-replay")]
+    runs = [train(env="catch", rule=rule, steps=5_120, runs=folder, view=False).folder for rule in ("birch", "ppo-replay")]
     make_report(runs, folder / "report.html")
-    return {name: folder / f"{name}.html" for name in ("sapling", "ppo-replay", "report")}
+    return {name: folder / f"{name}.html" for name in ("birch", "ppo-replay", "report")}
 
 
-@pytest.mark.parametrize("name", ["sapling", "ppo-replay", "report"])
+@pytest.mark.parametrize("name", ["birch", "ppo-replay", "report"])
 def test_pages_open_without_errors_and_fit(name: str, pages: dict[str, Path], browser: Browser) -> None:
     """On a laptop and a phone, light and dark: no message, no request, nothing beside the screen or cut off."""
     colors = set()

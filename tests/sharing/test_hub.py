@@ -361,7 +361,7 @@ def test_what_is_not_there(served: Served, rule_file: Path, tmp_path: Path, caps
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, NAMES, None)  # as if it were not installed
-    for args in (["train", "--rule", "hf:lab/rule"], ["evaluate", "hf:lab/run"], ["push", "sapling", "--to", "lab/x"]):
+    for args in (["train", "--rule", "hf:lab/rule"], ["evaluate", "hf:lab/run"], ["push", "birch", "--to", "lab/x"]):
         assert main(args) == 2
         assert "needs the package huggingface_hub, which is not installed" in capsys.readouterr().err
 

@@ -15,7 +15,15 @@ from disco_torch.agents import Agent
 from disco_torch.data import InputConfig, InputNormalizer
 from disco_torch.kernels import SPEEDS, Speed, recording
 from disco_torch.layers import LSTMState
-from disco_torch.rules import CMPO, PPO, ActorCritic, ActorCriticConfig, CMPOConfig, DiscoUpdateRule, PolicyGradient
+from disco_torch.rules import (
+    PPO,
+    ActorCritic,
+    ActorCriticConfig,
+    DiscoUpdateRule,
+    DoublyRobust,
+    DoublyRobustConfig,
+    PolicyGradient,
+)
 from disco_torch.runs import World
 from disco_torch.training import Learner, ValueFunction
 from disco_torch.training.minibatches import StepTable, draw_orders
@@ -48,7 +56,7 @@ CASES: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "ppo": (PPO, MINIBATCHES),
     "ppo in epochs": (PPO, {"epochs": 2}),
     "ppo with memory": (PPO, {"core": "lstm", "burn_in": 1, "epochs": 2, "minibatches": 2}),
-    "cmpo": (lambda: CMPO(CMPOConfig(num_bins=11)), {}),
+    "doubly-robust": (lambda: DoublyRobust(DoublyRobustConfig(num_bins=11)), {}),
     "policy-gradient": (PolicyGradient, {}),
 }
 TRIED = [(case, "plain") for case in CASES]

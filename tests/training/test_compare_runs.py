@@ -71,23 +71,23 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], message: str) -> Non
     [
         (
             TASKS[0],
-            Contender("sapling", {"seed": 1}),
+            Contender("birch", {"seed": 1}),
             "`settings` must leave 'seed' to the comparison, got it for small catch",
         ),
         (Task("x", "catch", 240, {"runs": "a"}), RULES[0], "must leave 'runs' to the comparison"),
         (Task("x", "catch", 240, {"env": "grid"}), RULES[0], "must leave 'env' to the comparison"),
         (
             TASKS[0],
-            Contender("sapling", {"env_args.rows": 5}),
+            Contender("birch", {"env_args.rows": 5}),
             r"must not be those of the task small catch, got \['env_args.rows'\]",
         ),
         (
             TASKS[0],
-            Contender("sapling", {"steps": 5}),
+            Contender("birch", {"steps": 5}),
             r"must not be those of the task small catch, got \['steps'\] in both",
         ),
         (TASKS[0], Contender("no-such", SMALL), "`name_or_path` must be one of .* got 'no-such', which is neither"),
-        (TASKS[0], Contender("sapling"), "`steps` must be at least 1056 for a first update"),
+        (TASKS[0], Contender("birch"), "`steps` must be at least 1056 for a first update"),
     ],
 )
 def test_what_cannot_be_run_is_said_before_anything_runs(
@@ -208,7 +208,7 @@ def test_a_run_that_fails_is_reported_and_tried_again(tmp_path: Path) -> None:
 def test_runs_of_other_steps_settings_and_seeds_are_not_shown(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
 
-    def add(seed: int, steps: int, settings: Mapping[str, Any], rule: str = "sapling") -> None:
+    def add(seed: int, steps: int, settings: Mapping[str, Any], rule: str = "birch") -> None:
         append_record(path, RunRecord("small catch", rule, seed, steps, 0.0, 0.0, {}, settings))
 
     add(0, 240, TASKS[0].all_settings)
@@ -217,7 +217,7 @@ def test_runs_of_other_steps_settings_and_seeds_are_not_shown(tmp_path: Path) ->
     add(1, 480, TASKS[0].all_settings)
     add(7, 240, TASKS[0].all_settings)
     chosen = select_records(read_records(path), TASKS, range(3))
-    assert [(record.seed, record.steps, record.rule) for record in chosen] == [(0, 240, "sapling"), (0, 0, RANDOM)]
+    assert [(record.seed, record.steps, record.rule) for record in chosen] == [(0, 240, "birch"), (0, 0, RANDOM)]
 
 
 def test_a_rule_has_its_own_settings() -> None:

@@ -32,7 +32,7 @@ def test_rules_without_settings_of_their_own_have_the_plain_defaults() -> None:
     assert set(DEFAULTS) <= {entry.name for entry in list_rules()}
 
 
-@pytest.mark.parametrize("name", ["sapling", "my/rule.safetensors", "my/rule.npz", "hf:lab/rule", "hf:lab/rule@v1"])
+@pytest.mark.parametrize("name", ["birch", "my/rule.safetensors", "my/rule.npz", "hf:lab/rule", "hf:lab/rule@v1"])
 def test_discovered_rules_have_many_small_steps(name: str) -> None:
     config = default_config(name)
     assert config == TrainConfig(rule=name, **DISCOVERED)

@@ -15,7 +15,7 @@ SMALL_BOARD = {"rows": 5, "columns": 5}
 
 
 def config_of(tmp_path: Path, **changes: object) -> TrainConfig:
-    preset = PRESETS["catch-sapling"][1]
+    preset = PRESETS["catch-birch"][1]
     changes |= {"runs": tmp_path, "device": "cpu", "tensorboard": False, "checkpoint_every": 0}
     return dataclasses.replace(preset, **changes)  # type: ignore[arg-type]
 

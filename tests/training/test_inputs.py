@@ -233,7 +233,7 @@ def test_scaled_rewards_without_statistics(tmp_path: Path) -> None:
 
 
 def test_the_discount_is_the_rules_own() -> None:
-    rule = load_rule("sapling")
+    rule = load_rule("birch")
     assert discount_of(rule, None) == 0.99
     critic = load_rule("actor-critic")
     assert discount_of(critic, critic.hyper_params_type(discount_factor=0.7)) == 0.7

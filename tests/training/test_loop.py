@@ -29,7 +29,7 @@ from disco_torch.training.config import ObjectsConfig
 from disco_torch.training.folder import RunFolder
 from disco_torch.training.session import TrainingSession
 
-RULES = ["actor-critic", "cmpo", "policy-gradient", "tiny disco"]
+RULES = ["actor-critic", "doubly-robust", "policy-gradient", "tiny disco"]
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from disco_torch.agents import Agent, AgentConfig
 from disco_torch.data import rule_inputs
 from disco_torch.layers import LSTMState
 from disco_torch.optim import AdamConfig, global_norm
-from disco_torch.rules import CMPO, PPO, ActorCritic, DiscoUpdateRule, PolicyGradient
+from disco_torch.rules import PPO, ActorCritic, DiscoUpdateRule, DoublyRobust, PolicyGradient
 from disco_torch.training import Learner, LearnerState, train
 from disco_torch.training.minibatches import StepTable, draw_orders, make_table, minibatches_of
 from disco_torch.training.session import TrainingSession
@@ -200,12 +200,12 @@ def test_targets_are_computed_once(tiny_rule: DiscoUpdateRule, make_rollout: Mak
     assert all(x.isfinite() for x in logs.values()) and not any(x.requires_grad for x in as_list(after))
 
 
-@pytest.mark.parametrize("name", ["disco", "cmpo", "actor-critic"])
+@pytest.mark.parametrize("name", ["disco", "doubly-robust", "actor-critic"])
 def test_many_gradient_steps_bring_values_to_their_targets(
     name: str, tiny_rule: DiscoUpdateRule, make_rollout: MakeRollout
 ) -> None:
     """Targets that were the present value and the first error would run ahead of the value for ever."""
-    rule: Any = CMPO() if name == "cmpo" else rules(tiny_rule)[name]
+    rule: Any = DoublyRobust() if name == "doubly-robust" else rules(tiny_rule)[name]
     learner, rollout = make_learner(rule, epochs=300), make_rollout()
     before = start(learner)
     _, table = learner.prepare(before, rollout)

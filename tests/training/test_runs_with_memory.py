@@ -56,7 +56,7 @@ def noting(update: Callable[..., Any], seen: list[Rollout]) -> Callable[..., Any
     return noting_update
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient", "sapling"])
+@pytest.mark.parametrize("rule", ["actor-critic", "doubly-robust", "policy-gradient", "birch"])
 def test_a_resumed_run_is_the_same_run(rule: str, tmp_path: Path) -> None:
     settings = RECALL | {"rule": rule, "burn_in": 1, "eval_every": 48, "eval_episodes": 2}
     whole = train(small_config(tmp_path, name="whole", **settings), view=False).folder
@@ -68,7 +68,7 @@ def test_a_resumed_run_is_the_same_run(rule: str, tmp_path: Path) -> None:
     assert metrics_of(whole)[-1] == metrics_of(parts)[-1]
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "cmpo"])
+@pytest.mark.parametrize("rule", ["actor-critic", "doubly-robust"])
 def test_a_traced_run_is_the_plain_one(rule: str, tmp_path: Path) -> None:
     settings = RECALL | {"rule": rule}
     folders = [train(small_config(tmp_path, name=speed, speed=speed, **settings)).folder for speed in ("plain", "traced")]

@@ -121,7 +121,7 @@ def through_file(state: Any, tmp_path: Path) -> Any:
     return torch.load(tmp_path / "state.pt", weights_only=True)
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient"])
+@pytest.mark.parametrize("rule", ["actor-critic", "doubly-robust", "policy-gradient"])
 def test_the_state_is_all_that_changes(tmp_path: Path, rule: str) -> None:
     session, again = session_of(tmp_path, rule=rule), session_of(tmp_path, rule=rule, seed=7)
     for _ in range(4):
@@ -177,7 +177,7 @@ def test_mistakes_are_named_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
 def test_a_rule_that_is_stored_in_another_precision(tmp_path: Path, dtype: torch.dtype) -> None:
-    rule, path = load_rule("sapling"), tmp_path / "rule.safetensors"
+    rule, path = load_rule("birch"), tmp_path / "rule.safetensors"
     assert isinstance(rule, DiscoUpdateRule)
     save_rule(path, rule, dtype=dtype)
     session = session_of(tmp_path, rule=str(path))

@@ -75,7 +75,7 @@ def test_arguments_that_are_one_tensor_at_first_are_two_later() -> None:
     assert subtract(one, 3.0 * one).tolist() == [-2.0, -2.0]
 
 
-@pytest.mark.parametrize("rule", ["actor-critic", "cmpo", "policy-gradient"])
+@pytest.mark.parametrize("rule", ["actor-critic", "doubly-robust", "policy-gradient"])
 def test_a_traced_session_is_the_plain_one(tmp_path: Path, rule: str) -> None:
     sessions = [TrainingSession(small_config(tmp_path, rule=rule, speed=speed)) for speed in ("plain", "traced")]
     for _ in range(6):

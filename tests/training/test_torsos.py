@@ -87,7 +87,7 @@ def test_a_resumed_run_is_the_same_run(torso: Any, tmp_path: Path) -> None:
     assert metrics_of(whole)[-1] == metrics_of(parts)[-1]
 
 
-@pytest.mark.parametrize("rule", ["sapling", "ppo", "policy-gradient"])
+@pytest.mark.parametrize("rule", ["birch", "ppo", "policy-gradient"])
 def test_a_traced_run_is_the_plain_one(rule: str, tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "rule": rule,

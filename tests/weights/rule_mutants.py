@@ -26,7 +26,7 @@ from disco_torch.weights.haiku import rule_layers, to_haiku
 
 warnings.simplefilter("ignore")  # of zipfile about duplicates, of numpy about casts: the mutants are meant to be odd
 
-LATER = {"improvement": 0.0}
+LATER = {"improvement": 0.0, "advantage_push": 0.0}
 """Fields that files from before do not have, with the value that stands for what was done then."""
 
 

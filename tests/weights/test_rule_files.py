@@ -376,7 +376,7 @@ def test_an_npz_unpacks_to_what_the_rule_needs_at_most(tiny_rule: DiscoUpdateRul
     load_rule_file(tmp_path / "wide.npz", config=tiny_rule.config)
 
 
-@pytest.mark.parametrize("name", ["sapling"])
+@pytest.mark.parametrize("name", ["birch"])
 def test_the_shipped_rules_have_a_checksum(name: str, tmp_path: Path) -> None:
     shipped = Path(weights.__file__).with_name(f"{name}.safetensors")
     content = bytearray(shipped.read_bytes())

@@ -15,7 +15,7 @@ from disco_torch.weights.files import read_file
 
 def test_the_names() -> None:
     assert [entry.name for entry in list_rules()] == [
-        *("sapling", "disco103", "actor-critic", "ppo", "ppo-replay", "cmpo", "policy-gradient")
+        *("birch", "disco103", "actor-critic", "ppo", "ppo-replay", "doubly-robust", "policy-gradient")
     ]
     assert type(load_rule("ppo")) is type(load_rule("ppo-replay")) is PPO
     assert type(load_rule("actor-critic")) is ActorCritic
@@ -56,7 +56,7 @@ def test_files(tiny_rule: DiscoUpdateRule, tmp_path: Path) -> None:
 
 
 def test_unknown_names_and_needless_configurations() -> None:
-    names = r"\['actor-critic', 'cmpo', 'disco103', 'policy-gradient', 'ppo', 'ppo-replay', 'sapling'\]"
+    names = r"\['actor-critic', 'birch', 'disco103', 'doubly-robust', 'policy-gradient', 'ppo', 'ppo-replay'\]"
     message = rf"must be one of {names} or .* file, got 'disco104', which is neither"
     with pytest.raises(ValueError, match=message):
         load_rule("disco104")
@@ -64,7 +64,7 @@ def test_unknown_names_and_needless_configurations() -> None:
         load_rule("disco103", config=DiscoConfig())
 
 
-@pytest.mark.parametrize("name", ["sapling"])
+@pytest.mark.parametrize("name", ["birch"])
 def test_an_embedded_rule_is_small_and_says_where_it_comes_from(name: str) -> None:
     entry = next(entry for entry in list_rules() if entry.name == name)
     assert entry.locate is not None
