@@ -88,8 +88,8 @@ BIRCH = dataclasses.replace(
     slow_after=250,
     weights=MetaLossWeights(policy_entropy=2e-2),
 )
-"""Starts as the rule `doubly-robust`, whose policy targets the meta-network corrects, and learns in the loop that agents train
-in: several gradient steps on the same targets, normalised inputs. A value is one number, not a distribution over bins."""
+"""Starts as the rule `doubly-robust`, whose policy targets the meta-network corrects, and learns in the loop that agents
+train in: several gradient steps on the same targets, normalised inputs. A value is one number, no distribution over bins."""
 
 PAPER_LOOP = dataclasses.replace(
     BIRCH,
