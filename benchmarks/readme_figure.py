@@ -1,4 +1,4 @@
-"""README's figure: learning curves of the default rule beside Stable-Baselines3's PPO on six tasks of the suite.
+"""README's figure: learning curves of the embedded rule, the default and Stable-Baselines3's PPO on six tasks of the suite.
 
 python benchmarks/readme_figure.py --runs benchmarks/suite_results.json --out docs/suite.png
 """
@@ -15,7 +15,11 @@ from disco_torch.training.defaults import DEFAULT_RULE
 
 PEERS = Path(__file__).with_name("peer_results.json")
 TASKS = ("CartPole", "Acrobot", "MountainCar", "FrozenLake 8x8", "CliffWalking", "Catch 8x8")
-SHOWN = {DEFAULT_RULE: (f"disco-torch, default ({DEFAULT_RULE})", "C0"), "sb3-ppo": ("Stable-Baselines3's PPO", "C1")}
+SHOWN = {
+    "birch": ("disco-torch, discovered (birch)", "C2"),
+    DEFAULT_RULE: (f"disco-torch, default ({DEFAULT_RULE})", "C0"),
+    "sb3-ppo": ("Stable-Baselines3's PPO", "C1"),
+}
 FLOOR = {"CliffWalking": -1000.0}
 """Lowest return that is shown, where first episodes would hide the rest."""
 
@@ -36,7 +40,7 @@ def draw(records: Sequence[RunRecord], path: Path) -> None:
         style_axes(axes, legend=False)
     handles, labels = grid.flat[0].get_legend_handles_labels()
     figure.tight_layout()
-    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3, frameon=False)
+    figure.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=4, frameon=False)
     figure.savefig(path, bbox_inches="tight")
 
 
