@@ -48,9 +48,13 @@ class DoublyRobustHyperParams:
     least_deviation: float = 0.1
     """Advantages are divided by their moving deviation, or by this where it is larger."""
     entropy_cost: float = 0.0
+    """Weight of the entropy bonus."""
     value_cost: float = 0.5
+    """Weight of the action values' loss."""
     td_lambda: float = 0.95
+    """Trace parameter of Retrace."""
     discount_factor: float = 0.99
+    """Discount of the returns."""
 
     def __post_init__(self) -> None:
         for name in ("td_lambda", "discount_factor"):
